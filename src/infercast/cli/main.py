@@ -72,6 +72,15 @@ def run() -> None:
         _fail("OSError", f"{what}: {problem.strerror or problem}", as_json)
 
 
+def _begin_to_search(arguments: list[str]) -> None:
+    """Tell at once: a plan takes a second to load, and minutes to search."""
+    import signal  # noqa: PLC0415 - others do without
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # It, too, gives the best so far
+    if sys.stderr.isatty() and not {"-h", "--help"} & {*arguments}:
+        print("infercast: searching; Ctrl-C gives the best so far", file=sys.stderr, flush=True)
+
+
 def _answer(arguments: list[str]) -> None:
     place = kept.place_of(arguments)
     if place is not None and (known := kept.find(place)) is not None:
@@ -79,13 +88,8 @@ def _answer(arguments: list[str]) -> None:
             print(f"infercast: {remark}", file=sys.stderr)
         sys.stdout.write(known.text)
         return
-    # At once: a plan takes a second to load, and minutes to search.
     if arguments[:1] == ["plan"]:
-        import signal  # noqa: PLC0415 - others do without
-
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # It, too, gives the best so far
-    if arguments[:1] == ["plan"] and sys.stderr.isatty() and not {"-h", "--help"} & {*arguments}:
-        print("infercast: searching; Ctrl-C gives the best so far", file=sys.stderr, flush=True)
+        _begin_to_search(arguments)
     from infercast.cli.commands import COMMANDS, OLD_NAMES  # noqa: PLC0415 - a version is there before
 
     first = next((word for word in arguments if word != "--"), "")

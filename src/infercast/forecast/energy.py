@@ -159,9 +159,11 @@ def pool_energy(
     peaks = [energy.peak_watts for several in phases.values() for _, energy in several]
     run_spread = 0.045  # of runs on one kind of board, on H200s (benchmarks/accuracy/energy_runs.py)
     limited_spread = 0.1  # added for boards with a power limit or a locked clock: an assumption, none was measured
-    # What a board draws between kernels depends on how long they last: runs of a 0.6B model are 8 % off in the median.
     waiting = 1.0 - busy / (gpus * duration)
-    spreads = (board.spread, run_spread, 0.4 * waiting * (1.0 - waiting))
+    # What a board draws between kernels is known less well: chosen on the first runs of vLLM 0.33; of 32 measured
+    # later, 81 % lie inside.
+    waiting_spread = 0.4 * waiting * (1.0 - waiting)
+    spreads = (board.spread, run_spread, waiting_spread)
     half = EIGHTY * hypot(*spreads, 0.0 if deployment.gpu.unlimited is None else limited_spread)
     busy_share = 0.2  # share of a run's joules that chips draw for being busy, whatever they do
     # Joules follow the time that kernels take: of kernels that keep the chip busy, and where clients wait for answers,

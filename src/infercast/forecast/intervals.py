@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import exp, hypot, inf
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from infercast.serve.step import ChangedTimer, HostCost, StepEstimate, StepTimer
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.shown import ResultMixin
 from infercast.units import format_seconds
+
+if TYPE_CHECKING:
+    from infercast.serve.scheduler.encoder import Encoder
+    from infercast.serve.workload.request import Image
 
 LEVEL = 0.8
 LEAST_REQUESTS, MOST_REQUESTS, EACH_PRESENT = 192, 512, 24
@@ -61,6 +65,19 @@ def slowed(
         token_turn_seconds=host * replica.token_turn_seconds,
         wake_up_seconds=host * replica.wake_up_seconds,
         first_uses=None if replica.first_uses is None else replica.first_uses.copy(),
+        encoder=None if replica.encoder is None else slowed_encoder(replica.encoder, prompts, host),
+    )
+
+
+def slowed_encoder(encoder: Encoder, kernels: float, host: float) -> Encoder:
+    """The same encoder of images with scaled times; its kernels wait for a host that takes as long to launch them."""
+
+    def cost(images: Sequence[Image]) -> tuple[float, float]:
+        seconds, launching = encoder.cost(images)
+        return max(kernels * seconds if seconds > launching else seconds, host * launching), host * launching
+
+    return encoder._replace(
+        cost=cost, request_seconds=host * encoder.request_seconds, pixel_seconds=host * encoder.pixel_seconds
     )
 
 

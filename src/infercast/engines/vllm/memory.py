@@ -201,9 +201,9 @@ GRAPH_BYTES_A_KERNEL = 16 * KIB
 LEAST_PROFILED_BYTES = 1 * MIB
 LIBRARY_BYTES, LATER_LIBRARY_BYTES = 100 * MIB, 256 * MIB  # The latter beside the sampler's own buffers
 SAMPLER_BYTES = 4 + 1 / 8  # For each sequence and token of the vocabulary: counts of answers, a mask of prompts
-# Additional memory with recurrent and sparse layers, whose kernels are compiled and tuned while an older engine profiles
-# its memory (0.33 gives it back: Qwen3.5-4B). Their engines have 1.9, 1.8 and 1.7 GiB less for blocks than the rest explains (Qwen3.5-35B-A3B, Nemotron 3
-# Nano, and six layers of GLM-5).
+# Additional memory with recurrent and sparse layers, whose kernels are compiled and tuned while older engines profile
+# their memory (0.33 gives it back: Qwen3.5-4B). Such engines have 1.9, 1.8 and 1.7 GiB less for blocks than the rest
+# explains (Qwen3.5-35B-A3B, Nemotron 3 Nano, and six layers of GLM-5).
 COMPILED_BYTES = 1.8 * GIB
 
 
@@ -254,7 +254,7 @@ def check_state_blocks(config: ModelConfig, settings: ResolvedSettings, memory: 
 
 
 def image_bytes(config: ModelConfig, settings: ResolvedSettings) -> float:
-    """What an encoder computed for as many images as a step may have, and a step's inputs by layers that images feed."""
+    """What an encoder computed for a full step of images, and a step's inputs for each layer that images feed."""
     encoder = None if config.vision is None else config.vision.images
     if encoder is None:
         return 0.0

@@ -596,7 +596,7 @@ def _named_rate(stage: SimulationStage, candidate: Candidate, rate: float, near:
             break
         most = min((now for now, room in rooms.items() if room <= 0.0), default=inf)
         least = max((now for now, room in rooms.items() if room > 0.0 and now < most), default=0.0)
-        is_between = 0.0 < least and most < inf
+        is_between = least > 0.0 and most < inf
         if is_between and most > (1.0 + near) * least:
             rate = sqrt(least * most)
         reach = 1.0 if is_between else 2.0 * reach  # odds fall less steeply than room does
