@@ -22,7 +22,7 @@ import sys
 import tracemalloc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 EXPECTED = Path(__file__).with_name("work.txt")
 ALLOWED = 0.03
@@ -50,20 +50,16 @@ def python() -> str:
 
 def count(command: str, *, memory: bool) -> Counts:
     """Run a command in this process, which must be a fresh one, and count; memory makes it slow, so it is asked for."""
-    found = {"calls": 0, "simulations": 0}
+    times: dict[CodeType, int] = {}
 
-    def called(frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
-        ours = f"{os.sep}infercast{os.sep}" in code.co_filename and not code.co_filename.endswith("bundled.py")
-        if event == "call" and ours and code.co_name not in INLINED:
-            found["calls"] += 1
-            found["simulations"] += code.co_name.startswith("simulate") and SERVE in code.co_filename
+    def called(frame: FrameType, _: str, __: object) -> None:
+        times[frame.f_code] = times.get(frame.f_code, 0) + 1
 
     sys.argv = ["infercast", *command.split()]
     if memory:
         tracemalloc.start()
     else:
-        sys.setprofile(called)
+        sys.settrace(called)  # of calls alone: what it returns would be told of lines
     from infercast.cli import main  # noqa: PLC0415 - loading it is a part of the work
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
@@ -73,10 +69,17 @@ def count(command: str, *, memory: bool) -> Counts:
             if ended.code:
                 raise RuntimeError(f"{command}: {errors.getvalue()}") from ended
         finally:
-            sys.setprofile(None)
+            sys.settrace(None)
     if memory:
         return {"peak_kib": tracemalloc.get_traced_memory()[1] // 1024}
-    return {"modules": sum(name.partition(".")[0] == "infercast" for name in sys.modules), **found}
+    ours = {code: number for code, number in times.items() if f"{os.sep}infercast{os.sep}" in code.co_filename}
+    own = {code: number for code, number in ours.items() if not code.co_filename.endswith("bundled.py")}
+    simulations = [code for code in own if code.co_name.startswith("simulate") and SERVE in code.co_filename]
+    return {
+        "modules": sum(name.partition(".")[0] == "infercast" for name in sys.modules),
+        "calls": sum(number for code, number in own.items() if code.co_name not in INLINED),
+        "simulations": sum(own[code] for code in simulations),
+    }
 
 
 def counted(command: str, *, memory: bool) -> Counts:

@@ -157,7 +157,7 @@ def test_an_unknown_driver_name_is_refused(validate: Any, document: Any, write: 
 
 def test_without_a_file_the_runs_that_come_with_infercast_are_validated(validate: Any, monkeypatch: Any) -> None:
     shipped = shipped_runs()
-    assert len(shipped) == 31
+    assert len(shipped) == 40
     smallest = [path for path in shipped_runs("vllm@0.25") if path.name == "qwen3-0.6b.json.gz"]
     monkeypatch.setattr(validate_command, "shipped_runs", lambda _: smallest)
     code, out, err = validate("--json")
@@ -190,7 +190,7 @@ def test_all_runs_of_sglang_can_be_read() -> None:
 
 def test_all_runs_that_come_with_infercast_can_be_read() -> None:
     files = [read_measured(path) for path in shipped_runs()]
-    assert sum(run.kind != WARM_UP for file in files for run in file.runs) == 302
+    assert sum(run.kind != WARM_UP for file in files for run in file.runs) == 423
     assert sum(file.num_stalled for file in files) == 16
     assert {file.model for file in files} <= set(model_names())
 
