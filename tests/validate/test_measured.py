@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from infercast.errors import FileFormatError
-from infercast.lab.validate.measured import read_measured
+from infercast.errors import FileFormatError, InputError
+from infercast.forecast.deploy import load_model
+from infercast.lab.validate.measured import read_measured, with_images_of
 from infercast.serve.workload.request import Segment
 
 
@@ -57,6 +58,26 @@ def test_groups_become_shared_prefixes(document: Any, write: Any) -> None:
     document["runs"][1] |= {"kind": "prefix", "prefix_len": 128, "groups": [0, 1, 0, 1, 0, 1]}
     run = read_measured(write(document)).runs[1]
     assert [row.prefix for row in run.workload.requests] == [(Segment(0, 128),), (Segment(1, 128),)] * 3
+
+
+def test_prompts_may_have_images(document: Any, write: Any) -> None:
+    rows = document["runs"][1]["requests"]
+    for row in rows[1:]:
+        row |= {"images": [[512, 512], [1024, 768]], "n_in": 1200}
+    model = load_model("qwen3-vl-8b")
+    run = with_images_of(read_measured(write(document)).runs[1], model)
+    plain, *shown = run.workload.requests
+    assert (plain.images, plain.num_input) == ((), 256)
+    assert [request.num_input for request in shown] == [1200] * 5
+    assert [image.num_embeds for image in shown[0].images] == [256, 768]
+    assert len({image.content for request in shown for image in request.images}) == 10
+    rows[1]["n_in"] = 1000
+    with pytest.raises(InputError, match="a prompt of 1000 tokens with 2 images, which alone are 1028 tokens"):
+        with_images_of(read_measured(write(document)).runs[1], model)
+    rows[1]["images"] = [[512, 0]]
+    assert refuse(write(document)).endswith(
+        "runs[1].requests[1].images must be a list of [width, height], not [[512, 0]]"
+    )
 
 
 def test_conversations_repeat_what_was_said_and_cached_tokens_are_counted(document: Any, write: Any) -> None:
