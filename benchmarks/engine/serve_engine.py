@@ -1,6 +1,6 @@
 """`vllm serve` with one more route: POST /loads plays loads on the engine in the server's own process, without HTTP.
 
-    python serve_engine.py MODEL_FOLDER --load-format dummy --port 8011 --served-model-name m
+    python serve_engine.py --model FOLDER --load-format dummy --port 8011 --served-model-name m
 
 The options are those of `vllm serve`. The body is {"name", "out", "loads": ["poisson:12:200", ...], "seed", "picture":
 tokens that an image replaces}; so one engine is measured in process and, by measure_server.py, over HTTP. GET /facts
