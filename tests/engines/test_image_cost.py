@@ -47,9 +47,7 @@ def test_prompts_with_images_are_longer_on_their_way(deployment):
 
 
 def test_what_an_encoder_computes_is_set_aside():
-    kept = [
-        deploy(model, "h200-sxm", max_model_len=32768).memory.activations for model in ("qwen3-8b", "qwen3-vl-8b")
-    ]
+    kept = [deploy(model, "h200-sxm", max_model_len=32768).memory.activations for model in ("qwen3-8b", "qwen3-vl-8b")]
     merged, inner = 1, 3  # The head of the encoder, and what it feeds to three layers
     values = (merged + inner) * (16_384 + 8192) * load_model("qwen3-vl-8b").hidden
     assert kept[1] - kept[0] == pytest.approx(2 * values, rel=0.01)

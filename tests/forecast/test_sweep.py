@@ -7,9 +7,10 @@ import pytest
 from infercast.engines.vllm.settings import EngineSettings
 from infercast.errors import InputError
 from infercast.forecast.deploy import deploy
+from infercast.forecast.progress import time_budget
 from infercast.forecast.simulate import simulate
 from infercast.forecast.slo import attainment, parse_slo
-from infercast.forecast.sweep import at_load, axis_of, parse_numbers, sweep
+from infercast.forecast.sweep import at_load, axis_of, find_intervals, parse_numbers, sweep
 from infercast.serve.workload.synthetic import scaled, synthetic_workload, workload_from_requests
 
 SLO = "ttft_p99<1s,tpot_p95<90ms"
@@ -120,3 +121,15 @@ def test_one_axis_only():
         axis_of([-1])
     with pytest.raises(InputError, match="rate must be 1 to 200 different values"):
         axis_of([1, 1])
+
+
+def test_intervals_of_rows_are_found_while_there_is_time():
+    swept = sweep("qwen2.5-7b", "l4", load(), rates=[0.5, 2], settings=SETTINGS)
+    rows = [point.forecast for point in swept.points]
+    for row in rows:
+        row._kept.pop("intervals", None)
+    with time_budget(1e-9):
+        assert not find_intervals(swept)
+    assert not any(row.has_kept("intervals") for row in rows)
+    assert find_intervals(swept)
+    assert [row.has_kept("intervals") for row in rows] == [row.state.is_steady for row in rows]

@@ -291,6 +291,9 @@ class Forecast(PlottableResult, SimulatedRun):
         energy = self.energy
         return None if energy is None else facility_energy(energy, self.system, facility_of(self))
 
+    def has_kept(self, name: str) -> bool:
+        return name in self._kept
+
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """What ``make`` returns, made once for this forecast and copies of it."""
         if name not in self._kept:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from itertools import pairwise
 from math import exp, log
+from operator import attrgetter
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -25,6 +26,7 @@ from infercast.errors import DoesNotFitError, InputError, require
 from infercast.forecast import deploy
 from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
+from infercast.forecast.intervals import Intervals
 from infercast.forecast.parallel import on_all_cores
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, counted, headroom, holds, per_hour_of
@@ -272,6 +274,22 @@ def sweep(
         model = deploy.load_model(asked.args[0])
         requests = deploy.resolve_workload(workload, load, model.max_positions, model)
         return _along_setting(asked, axis, requests, promised, decide, router, say)
+
+
+def find_intervals(swept: Sweep) -> bool:
+    """Those of rows that have some, on all cores, for tables about to show them; False if time is over before."""
+    rows = [each.forecast for each in swept.points if each.forecast is not None and each.forecast.state.is_steady]
+    found = on_all_cores(attrgetter("intervals"), rows)
+    for row in rows:
+        if time_left() <= 0.0:
+            note_cut("intervals")
+            return False
+        row.keep("intervals", partial(_same, next(found)))
+    return True
+
+
+def _same(found: Intervals) -> Intervals:
+    return found
 
 
 def sweep_rates(

@@ -11,6 +11,7 @@ from typing import Any
 from infercast.forecast.autoscaling import PolicyDay
 from infercast.forecast.day import DayPlan, autoscaler_row, clock
 from infercast.forecast.energy import Energy
+from infercast.forecast.progress import time_left
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import drafts_of
 from infercast.forecast.sweep import (
@@ -24,6 +25,7 @@ from infercast.forecast.sweep import (
     Savings,
     Sweep,
     drawn,
+    find_intervals,
     joules_of,
 )
 from infercast.report.caveats import brief_doubts, caveat_section, caveats_of
@@ -151,6 +153,8 @@ def brief_sweep(sweep: Sweep) -> list[RenderableType]:
         rows += [*diagnosis_rows(found)[:2], ("next", next_words(found))]
         host_doubt = "host times are another machine's; `infercast measure --host` or `calibrate` fits them to yours"
         rows += named_first("doubt", [*brief_doubts(last.source, "", None), host_doubt][:2])
+    if not find_intervals(sweep):  # What changes bring is asked first
+        rows.append(("intervals", "the time limit left no time for all of them; a longer --time-limit does"))
     return [*parts, Section("Where it bends" if sweep.axis.is_load else "Best values", Facts([*rows, ("more", MORE)]))]
 
 
@@ -233,9 +237,12 @@ def point_fields(sweep: Sweep) -> list[Field[Point]]:
     """A point of the sweep; narrow terminals leave out the percentiles between the median and p99."""
 
     def ttft_ends(point: Point) -> tuple[float, float] | None:
-        if point.forecast is None or not point.forecast.state.is_steady:
+        forecast = point.forecast
+        if forecast is None or not forecast.state.is_steady:
             return None
-        ttft = point.forecast.intervals.ttft
+        if time_left() <= 0.0 and not forecast.has_kept("intervals"):
+            return None
+        ttft = forecast.intervals.ttft
         return ttft.low.p99, ttft.high.p99
 
     def judged(points: Sequence[Point]) -> bool:

@@ -30,7 +30,7 @@ from infercast.forecast.progress import share_of_time, time_budget
 from infercast.report.sweep import break_even_dict, render_break_even
 from infercast.serve.workload.request import Workload
 
-RUNS = 0.7  # Share of the time that the runs may take; intervals and changes take the rest
+RUNS = 0.6  # Share of the time that the runs may take; intervals and changes take the rest
 AXES = {sweeps.RATE: "rates", sweeps.CONCURRENCY: "concurrencies"}  # Options with several values, by those with one
 
 

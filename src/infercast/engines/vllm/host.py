@@ -147,6 +147,7 @@ class VllmHost(HostCosts):
     prepare: float
     prepare_sequence: float = 0.0
     kv_group: float
+    scan_inputs: float = 0.0
     sample: float
     sample_prompt: float = 0.0
     graph_launch: float
@@ -217,7 +218,8 @@ class VllmHostModel:
     def __init__(self, host: VllmHost, work: VllmLaunchWork, mode: str = NONE) -> None:
         self._host, self._work, self._mode = host, work, mode
         self._scanned_layers, self._sparse_layers = work.scanned_layers, work.sparse_layers
-        self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1)
+        told = host.scan_inputs if work.scanned_layers else 0.0
+        self._prepare = host.prepare + host.kv_group * (work.kv_groups - 1) + told
         self._plan_sequence = host.plan_sequence + host.plan_group * (work.kv_groups - 1)
         self._launching = {
             (launch, has_prompts): host.launching(launch, work, has_prompts=has_prompts) + host.sample

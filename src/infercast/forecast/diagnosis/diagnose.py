@@ -19,6 +19,7 @@ from infercast.forecast.diagnosis.growth import Binding, bindings, most_running,
 from infercast.forecast.diagnosis.trials import CAPACITY, WAITING, Aim, Gain, Trials, queued_share
 from infercast.forecast.intervals import Intervals, slowed
 from infercast.forecast.kernels import Phase
+from infercast.forecast.parallel import on_all_cores
 from infercast.forecast.progress import note_cut, time_left
 from infercast.forecast.result import Forecast, prices_of
 from infercast.forecast.run import PoolRun
@@ -344,10 +345,14 @@ def _tried(trials: Trials, bounds: Sequence[tuple[float, changes.Change]], most:
     best: Remedy | None = None
     nearly = 0.9  # Changes that may gain hardly more than the best so far are not tried
     for cost in (changes.FREE, changes.ANSWERS, changes.GPUS):
-        left = sorted((each for each in bounds if each[1].cost == cost), key=lambda pair: -pair[0])
-        for bound, change in left[:most]:
+        left = sorted((each for each in bounds if each[1].cost == cost), key=lambda pair: -pair[0])[:most]
+        gained = on_all_cores(trials.outcome, [change for _, change in left])
+        for bound, change in left:
             if time_left() <= 0.0 or (best is not None and best.gain > nearly * bound):
                 break
+            if (gains := next(gained)) is None:
+                continue
+            trials.learn(change, gains)
             if (remedy := try_change(trials, change)) is not None:
                 found.append(remedy)
                 best = best_of(found, trials)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from infercast.errors import InfercastError
 from infercast.forecast.diagnosis.changes import Change
 from infercast.forecast.intervals import ENDED
 from infercast.forecast.result import Forecast, counted, value_of
@@ -217,6 +218,20 @@ class Trials:
             system = system or change.applied(self.forecast.system)
             self._tried[name] = system, self.gains(system, kernels=change.kernels)
         return self._tried[name]
+
+    def outcome(self, change: Change) -> list[Gain] | None:
+        """What a change gains, as other processes may find out; None if it is refused."""
+        try:
+            return self.change(change)[1]
+        except InfercastError:
+            return None
+
+    def learn(self, change: Change, gains: list[Gain]) -> None:
+        """What another process found out; it counts as found here."""
+        name = f"{change} {self._size}"
+        if name not in self._tried:
+            self.count += 1
+            self._tried[name] = change.applied(self.forecast.system), gains
 
     def gains(self, system: System, *, kernels: bool = False, spread: bool = False) -> list[Gain]:
         """What a changed system gains, the aim first; ``kernels``: it runs others; ``spread``: even arrivals."""
