@@ -2,7 +2,6 @@
 
 import pytest
 
-from infercast.engines.timer import IMAGE_REQUEST_SECONDS, PIXEL_SECONDS
 from infercast.forecast.deploy import deploy, image_of, load_model
 from infercast.forecast.intervals import slowed
 from infercast.serve.simulation import clients_of
@@ -42,8 +41,8 @@ def test_prompts_with_images_are_longer_on_their_way(deployment):
     requests = Request(0.0, 100, 4), Request(1.0, 600, 4, images=(image, image))
     clients = clients_of(deployment.replica(), Workload(requests))
     plain, shown = (clients._path(index) for index in (0, 1))
-    token = deployment.replica().request_token_seconds
-    assert shown - plain == pytest.approx(500 * token + IMAGE_REQUEST_SECONDS + 1e6 * PIXEL_SECONDS)
+    token, encoder = deployment.replica().request_token_seconds, deployment.replica().encoder
+    assert shown - plain == pytest.approx(500 * token + encoder.request_seconds + 1e6 * encoder.pixel_seconds)
 
 
 def test_what_an_encoder_computes_is_set_aside():

@@ -364,16 +364,9 @@ class KernelTimer:
         return table
 
 
-# Of Qwen3-VL-8B under vLLM 0.33 on an H200, with prompts of 1, 4 and 16 images: logs of its engine core and its server.
-IMAGE_KERNELS_SLOWER = 1.12  # than by themselves
-LAUNCHES_BESIDE = 200  # Positions, angles and patches are many small operations.
-IMAGE_REQUEST_SECONDS = 6e-3  # Of the API server for a prompt with images ...
-PIXEL_SECONDS = 21e-9  # ... and for each pixel: decoding, resizing, scaling, hashing, and on to the engine's process
-
-
 class ImageCost:
     """Seconds of the image encoder on GPU and host, by the images of a step; its kernels are launched one by one, and
-    while they are, the language model's wait.
+    while they are, the language model's wait. Constants are of Qwen3-VL-8B under vLLM 0.33, by the logs of its engine.
     """
 
     def __init__(self, deployment: TimedDeployment, part: VisionPart, kernel_seconds: float) -> None:
@@ -394,8 +387,9 @@ class ImageCost:
         base = self._deployment.model.weights.base
         calls = encoder_calls(part.images, part.layers, part.hidden, tensor, grids, base)
         seconds = sum(float(np.ravel(exposed_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in calls)
-        launching = self._kernel_seconds * (LAUNCHES_BESIDE + sum(call.count for call in calls))
-        return max(IMAGE_KERNELS_SLOWER * seconds, launching), launching
+        beside, slower = 200, 1.12  # Launches for positions, angles and patches; kernels than by themselves
+        launching = self._kernel_seconds * (beside + sum(call.count for call in calls))
+        return max(slower * seconds, launching), launching
 
 
 def encoder_of(deployment: TimedDeployment, kernel_seconds: float, most_tokens: int | None = None) -> Encoder | None:
@@ -406,7 +400,9 @@ def encoder_of(deployment: TimedDeployment, kernel_seconds: float, most_tokens: 
     from infercast.serve.scheduler.encoder import Encoder  # noqa: PLC0415 - most models have no encoder
 
     most = NEVER if most_tokens is None else max(most_tokens, part.images.most_embeds)
-    return Encoder(ImageCost(deployment, part, kernel_seconds), most, IMAGE_REQUEST_SECONDS, PIXEL_SECONDS)
+    # By the log of its server: decoding, resizing, scaling, hashing, and on to the engine's process
+    request_seconds, pixel_seconds = 6e-3, 21e-9
+    return Encoder(ImageCost(deployment, part, kernel_seconds), most, request_seconds, pixel_seconds)
 
 
 class DraftingTimer(KernelTimer):

@@ -26,7 +26,6 @@ from infercast.errors import DoesNotFitError, InputError, require
 from infercast.forecast import deploy
 from infercast.forecast.cost import GpuPrice, Tariff
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy
-from infercast.forecast.intervals import Intervals
 from infercast.forecast.parallel import on_all_cores
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, counted, headroom, holds, per_hour_of
@@ -278,18 +277,15 @@ def sweep(
 
 def find_intervals(swept: Sweep) -> bool:
     """Those of rows that have some, on all cores, for tables about to show them; False if time is over before."""
-    rows = [each.forecast for each in swept.points if each.forecast is not None and each.forecast.state.is_steady]
+    steady = [each.forecast for each in swept.points if each.forecast is not None and each.forecast.state.is_steady]
+    rows = [each for each in steady if not each.has_kept("intervals")]
     found = on_all_cores(attrgetter("intervals"), rows)
     for row in rows:
         if time_left() <= 0.0:
             note_cut("intervals")
             return False
-        row.keep("intervals", partial(_same, next(found)))
+        row.keep("intervals", partial(next, found))
     return True
-
-
-def _same(found: Intervals) -> Intervals:
-    return found
 
 
 def sweep_rates(

@@ -215,33 +215,27 @@ def _read_run(run: Fields) -> MeasuredRun:
 def _sizes(path: Path, row: dict[str, Any], place: str) -> list[tuple[int, int]]:
     """Of the images in a prompt, which count in its ``n_in``."""
     sizes = row.get("images", [])
-    most_pixels = 65_536  # along a side
-    if not isinstance(sizes, list) or not all(
-        isinstance(size, list)
-        and len(size) == 2
-        and all(type(side) is int and 0 < side <= most_pixels for side in size)
-        for size in sizes
-    ):
+    try:
+        found = [(width, height) for width, height in sizes]
+    except (TypeError, ValueError):
+        found = [(0, 0)]
+    if not all(type(side) is int and side > 0 for size in found for side in size):
         raise FileFormatError(path, f"{place}.images must be a list of [width, height], not {sizes!r}")
-    return [(width, height) for width, height in sizes]
+    return found
 
 
 def with_images_of(run: MeasuredRun, model: ModelConfig) -> MeasuredRun:
     """A run with the images of its prompts as this model's processor cuts them, each one new, before the text."""
-    if not run.sizes:
-        return run
     requests, count = [], 0
-    for request, sizes in zip(run.workload.requests, run.sizes, strict=True):
+    for request, sizes in zip(run.workload.requests, run.sizes, strict=False):
         images = [image_of(model, *size)._replace(content=-count - number) for number, size in enumerate(sizes, 1)]
-        count += len(images)
-        text = request.num_input - sum(image.num_tokens for image in images)
-        if text < 0:
-            raise InputError(
-                f"{run.label}: a prompt of {request.num_input} tokens with {len(images)} images, which alone are "
-                f"{request.num_input - text} tokens of {model.name}"
-            )
-        requests.append(showing(replace(request, num_input=text), images) if images else request)
-    return replace(run, workload=replace(run.workload, requests=tuple(requests)))
+        count, tokens = count + len(images), sum(image.num_tokens for image in images)
+        if tokens > request.num_input:
+            said = f"{run.label}: a prompt of {request.num_input} tokens with {len(images)} images"
+            raise InputError(f"{said}, which alone are {tokens} tokens of {model.name}")
+        text = replace(request, num_input=request.num_input - tokens)
+        requests.append(showing(text, images) if images else request)
+    return replace(run, workload=replace(run.workload, requests=tuple(requests))) if requests else run
 
 
 def _workload(run: Fields, requests: list[Request]) -> Workload:
