@@ -224,6 +224,15 @@ def test_nothing_breaks_first_beyond_the_rate_that_the_headline_names() -> None:
         assert (first.name, first.load) == (name, pytest.approx(forecast.state.capacity))
 
 
+def test_what_a_host_bound_model_can_serve_does_not_depend_on_its_load() -> None:
+    of = system({}, model="qwen3-0.6b")
+    light, busy = (simulate_system(of, synthetic_workload(rate=rate, count=300, seed=1)) for rate in (5, 40))
+    first, then = ({each.name: each.load for each in diagnose_run(run).breaks} for run in (light, busy))
+    assert then == pytest.approx(first, rel=0.05)
+    most = most_requests_per_second(of, busy.workload)
+    assert min(first["API server"], first["GPU time"]) == pytest.approx(most, rel=0.05)
+
+
 def test_replicas_in_place_of_stages_have_hosts_and_seats_of_their_own() -> None:
     of = system({"max_model_len": 2048}, model="qwen3-8b", pipeline_parallel_size=2)
     forecast = simulate_system(of, synthetic_workload(rate=1, count=60, **SHORT))

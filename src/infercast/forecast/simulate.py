@@ -27,6 +27,7 @@ from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
+from infercast.serve.fleet.pool import Pool
 from infercast.serve.fleet.two_pools import prompts_of, receiving
 from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import ServedRequests
@@ -323,7 +324,20 @@ def _within(run: Run, part: steadiness.SteadyState | None) -> tuple[tuple[Record
 
 
 def most_requests_per_second(system: System, workload: Workload) -> float:
-    """What a system serves of such requests while others are always waiting."""
+    """What a system serves of such requests while others are always waiting: its engines, or its API servers."""
+    return min(most_of_engines(system, workload), most_of_servers(system.engines, system.as_served(workload)))
+
+
+def most_of_servers(pool: Pool, workload: Workload) -> float:
+    """What API servers keep up with when they are late: then the tokens of a stream leave together, as one part."""
+    replica = pool.replicas[0]
+    costs, count = replica.server, max(pool.servers, replica.num_servers)
+    tokens = float(np.mean([each.num_output for each in workload.requests]))
+    seconds = (costs.work or costs.turn) + tokens * costs.token
+    return count / seconds if seconds else inf
+
+
+def most_of_engines(system: System, workload: Workload) -> float:
     workload = system.as_served(workload)
     if system.wire is not None:
         return _slowest_part(system, workload)

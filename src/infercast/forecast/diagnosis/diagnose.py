@@ -297,7 +297,7 @@ def diagnose_run(
     tried: tuple[Remedy, ...] | None = () if kept else None
     if trials and not kept:
         tried = tuple(_tried(attempt, _bounds(attempt, causes, intervals), most))
-    best, ahead = best_of(tried or (), attempt), tuple(bindings(forecast))
+    best, ahead = best_of(tried or (), attempt), tuple(bindings(forecast, may_simulate=trials and time_left() > 0.0))
     is_late = trials and not kept and time_left() <= 0.0
     if is_late:
         note_cut("changes")

@@ -14,6 +14,7 @@ import numpy as np
 
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun, drafts_of
+from infercast.forecast.simulate import most_of_engines, most_of_servers
 from infercast.forecast.system import PREFILL, busiest
 
 NEARLY = 0.9  # Of the rate with all GPU time taken: queues have no end before it
@@ -74,8 +75,10 @@ class Growth:
         return sequences / max(steps * self.step(sequences) + sequences * self.prompt, 1e-12)
 
 
-def bindings(forecast: Forecast) -> list[Binding]:
-    """Limits in the order in which a growing load meets them."""
+def bindings(forecast: Forecast, *, may_simulate: bool = False) -> list[Binding]:
+    """Limits in the order in which a growing load meets them; ``may_simulate``: full engines, where steps at this load
+    do not tell how long those of a higher one are.
+    """
     found = list[Binding]()
     closed = forecast.workload.concurrency is not None
     for pool in forecast.pools:
@@ -100,26 +103,39 @@ def bindings(forecast: Forecast) -> list[Binding]:
         if not closed:
             most = NEARLY * count * growth.most
             found.append(Binding(f"{role}GPU time", most, "requests/s", min(forecast.requests_per_second / most, 1.0)))
-    found = _as_served(forecast, found)
-    if (busy := server_share(forecast)) > 0.01 and not closed:
-        found.append(Binding("API server", forecast.requests_per_second / busy, "requests/s", min(busy, 1.0)))
+    found = _as_served(forecast, found, may_simulate)
+    load = most_of_servers(forecast.system.engines, forecast.workload)
+    if (busy := forecast.requests_per_second / load) > 0.01 and not closed:
+        found.append(Binding("API server", load, "requests/s", min(busy, 1.0)))
     if forecast.link is not None and forecast.link.use > 0 and not closed:
         load = forecast.requests_per_second / forecast.link.use
         found.append(Binding("link", load, "requests/s", forecast.link.use))
     return sorted((each for each in found if each.load < inf), key=lambda each: each.load)
 
 
-def _as_served(forecast: Forecast, found: list[Binding]) -> list[Binding]:
-    """The same for one pool, so that the first limit binds at the rate which the run was seen to be able to serve."""
-    most, served = forecast.state.capacity, forecast.requests_per_second
-    if most is None or forecast.workload.rate is None or len(forecast.pools) > 1 or not found:
+def _as_served(forecast: Forecast, found: list[Binding], may_simulate: bool) -> list[Binding]:
+    """The same for one pool, so that the first limit binds at the rate which full engines were seen to serve."""
+    most, served, system = forecast.state.capacity, forecast.requests_per_second, forecast.system
+    if forecast.workload.rate is None or len(forecast.pools) > 1 or not found:
         return found
+    if most is None or most >= most_of_servers(system.engines, forecast.workload):  # which hides what engines serve
+        if not (may_simulate and _differ_by_load(forecast)):
+            return found
+        most = most_of_engines(system, forecast.workload)
     slots = forecast.pools[0].pool.replica.max_adapters
     if slots is not None and slots < len({each.adapter for each in forecast.workload.requests} - {None}):
         return [Binding("adapter slots", most, "requests/s", min(served / most, 1.0), "slots"), *found]
     times = most / min(each.load for each in found)
     return [each._replace(load=times * each.load, share=each.share if each.kind else min(each.share / times, 1.0))
             for each in found]  # fmt: skip
+
+
+def _differ_by_load(forecast: Forecast) -> bool:
+    """Whether steps with more in them cost each request less: the host's time and experts' weights are shared."""
+    whole = sum(each.whole for each in forecast.phases)
+    waits = sum(each.host_bound_seconds for each in forecast.phases)
+    much = 0.05
+    return waits > much * whole or any(part.family == "moe" for each in forecast.phases for part in each.families)
 
 
 def most_running(pool: PoolRun) -> int:
