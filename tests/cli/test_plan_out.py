@@ -14,7 +14,8 @@ def test_a_folder_with_what_to_run_next(infercast: Any, tmp_path: Path) -> None:
     result = infercast(*QUESTION, "--out", folder)
     assert result.code == 0, result.err
     assert f"10 files are in {folder}" in result.err
-    assert "vllm serve Qwen/Qwen3-0.6B" in (folder / "README.md").read_text()
+    assert "pip install vllm==" in (text := (folder / "README.md").read_text())
+    assert "&& vllm serve Qwen/Qwen3-0.6B" in text
     again = (folder / "again.sh").read_text().splitlines()[-1]
     assert again.startswith("infercast plan qwen3-0.6b --gpu l4 ")
     assert "--out " not in again

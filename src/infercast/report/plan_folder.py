@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.bundled import DATA, read_data
-from infercast.engines.base import Engine, engine_named
+from infercast.engines.base import Engine, engine_named, package_of
 from infercast.engines.settings import EngineCommands
 from infercast.errors import InputError
 from infercast.forecast.plan.candidate import Candidate, Row
@@ -252,7 +252,9 @@ def _command(pool: StartedPool, model: str, port: int, further: Iterable[str] = 
 
 def command_lines(plan: Plan) -> list[str]:
     pools = pools_of(plan.winner.candidate) if plan.winner else []
-    return [shlex.join([*pool.commands.serve, repository_of(plan.question.model), *pool.flags]) for pool in pools]
+    model = repository_of(plan.question.model)
+    return [f"pip install {package_of(engine_named(pool.candidate.engine))} && "
+            + shlex.join([*pool.commands.serve, model, *pool.flags]) for pool in pools]  # fmt: skip
 
 
 def manifests(pools: Sequence[StartedPool], model: str, name: str, title: str, weights: float) -> str:
