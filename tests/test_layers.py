@@ -224,7 +224,6 @@ READS_AN_ENGINE = (
     "lab/validate/",
     "calibration/",
     "cli/commands/measure.py",
-    "cli/commands/validate.py",
 )
 """They start an engine, or read what it wrote."""
 NAMES_AN_ENGINE = {

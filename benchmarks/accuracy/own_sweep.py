@@ -29,7 +29,7 @@ import infercast
 from infercast.lab.fit.samples import Key, Sample, key_of, sample_of, sweep_samples
 from infercast.lab.fit.tables import read_sweep, sweep_folders
 from infercast.lab.fit.train import FEWEST, fit_measured
-from infercast.lab.measure.cases import sweep_cases
+from infercast.lab.measure.rows import sweep_cases
 from infercast.predict.fitted import Entry, Forest
 
 FOLDS = 5

@@ -16,7 +16,7 @@ import pandas
 
 from infercast.hardware import load_gpu
 from infercast.lab.fit.tables import _READERS
-from infercast.lab.measure.cases import Case, sweep_cases
+from infercast.lab.measure.rows import Case, sweep_cases
 from infercast.predict.array_api import Array
 from infercast.predict.families import FAMILIES
 from infercast.predict.fitted import Forest

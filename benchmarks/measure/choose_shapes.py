@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infercast.lab.measure.cases import SHAPES, Case, Shape, flops_of
+from infercast.lab.measure.rows import SHAPES, Case, Shape, flops_of
 
 Generator = np.random.Generator
 GRIDS = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infercast.cli.commands import tune
-from infercast.lab.measure.cases import Case
+from infercast.lab.measure.rows import Case
 
 LAYER = ("tune", "deepseek-v2", "--gpu", "h200-sxm", "--tensor-parallel-size", 8, "--tokens", "16,2048", "--top", 2)
 FILE = "E=160,N=192,device_name=NVIDIA_H200.json"

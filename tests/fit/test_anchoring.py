@@ -11,7 +11,7 @@ from infercast.errors import InputError
 from infercast.hardware import Gpu, load_gpu
 from infercast.lab.fit.samples import read_corrections
 from infercast.lab.fit.tables import read_table
-from infercast.lab.measure.cases import DEFAULT, anchor_cases
+from infercast.lab.measure.rows import DEFAULT, anchor_cases
 from infercast.ops import Gemm
 from infercast.predict.identity import kernel_profile
 from infercast.predict.learned import Learned, default_artifact

@@ -22,7 +22,7 @@ from infercast.forecast.autoscaling import (
 )
 from infercast.forecast.day import autoscaler_row, capacity, chance_out
 from infercast.forecast.deploy import deploy
-from infercast.forecast.outages import start_up
+from infercast.forecast.fleet import start_up
 from infercast.forecast.slo import attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.serve import Workload

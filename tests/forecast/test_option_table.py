@@ -8,9 +8,9 @@ from infercast.cli.outputs import WINDOW as TRACE_WINDOW
 from infercast.engines.base import engine_named
 from infercast.forecast.autoscaling import MEASURES, WINDOW, Autoscaler
 from infercast.forecast.deploy import OWN, DeployOptions, LoadOptions, RunOptions, deploy, taken_by
+from infercast.forecast.fleet import LOAD_BANDWIDTH, OTHER_SECONDS
 from infercast.forecast.memory import fit_memory
 from infercast.forecast.option_table import GROUPS, OPTIONS, PAGE_GROUPS, PLAN, WORKLOAD
-from infercast.forecast.outages import LOAD_BANDWIDTH, OTHER_SECONDS
 from infercast.forecast.plan.question import OBJECTIVES
 from infercast.forecast.plan.request import USUAL_GPUS
 from infercast.forecast.system import DEFAULT_LINK

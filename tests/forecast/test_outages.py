@@ -4,7 +4,7 @@ import pytest
 
 from infercast import capacity, deploy, simulate
 from infercast.errors import InputError
-from infercast.forecast.outages import parse_outages, start_up
+from infercast.forecast.fleet import parse_outages, start_up
 from infercast.report.forecast import outage_rows
 
 LOAD = {"rate": 9.0, "input_len": 700, "output_len": 170, "seed": 3}

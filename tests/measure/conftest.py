@@ -12,9 +12,8 @@ import pytest
 from infercast.cli.main import run
 from infercast.lab.measure import device as engines
 from infercast.lab.measure import rows, sweep
-from infercast.lab.measure.cases import Case
 from infercast.lab.measure.device import State
-from infercast.lab.measure.rows import Kernel, Timing
+from infercast.lab.measure.rows import Case, Kernel, Timing
 
 GPU = "h200-sxm"
 

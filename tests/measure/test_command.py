@@ -9,7 +9,7 @@ import pytest
 
 from infercast.cli.commands import measure
 from infercast.engines.base import engine_named
-from infercast.lab.measure.cases import sweep_cases
+from infercast.lab.measure.rows import sweep_cases
 
 MOE = len(sweep_cases(["moe"]))
 PYTHON_AT = engine_named().default_host().python_at

@@ -9,9 +9,8 @@ from unittest.mock import MagicMock
 import pytest
 
 from infercast.lab.measure import sweep as processes
-from infercast.lab.measure.cases import Case, sweep_cases
 from infercast.lab.measure.device import State
-from infercast.lab.measure.rows import Kernel, Store, Tally, Timing
+from infercast.lab.measure.rows import Case, Kernel, Store, Tally, Timing, sweep_cases
 from infercast.lab.measure.sweep import Journal, kind_of, measure_isolated
 
 CASES = [Case("sparse", {"op": op, "batch": number}) for op in ("a", "b", "c") for number in range(3)]

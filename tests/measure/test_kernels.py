@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from infercast.lab.measure import device as engines
-from infercast.lab.measure.cases import NAMES, Case, sweep_cases
+from infercast.lab.measure.rows import NAMES, Case, sweep_cases
 
 PROBES = Path(__file__).parents[2] / "benchmarks" / "measure" / "probes"
 NEEDS_TORCH = ("kernels", "kernels.attention", "kernels.elementwise", "kernels.experts", "kernels.linear", "launch")

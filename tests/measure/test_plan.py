@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infercast.errors import UnknownNameError
-from infercast.lab.measure.cases import FAMILIES, SHAPES, SHARES, Case, sweep_cases
+from infercast.lab.measure.rows import FAMILIES, SHAPES, SHARES, Case, sweep_cases
 
 CHOSEN = Path(__file__).parents[2] / "benchmarks" / "measure"
 LONGEST_FLOPS, LARGEST_WEIGHT, MOST_KEYS, MOST_ROWS = 8e12, 2**31, 1_000_000, 131_072

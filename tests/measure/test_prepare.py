@@ -11,7 +11,7 @@ import pytest
 
 from infercast.lab.measure import device as engines
 from infercast.lab.measure import sweep as lab
-from infercast.lab.measure.cases import Case, sweep_cases
+from infercast.lab.measure.rows import Case, sweep_cases
 
 
 @pytest.fixture(scope="module")

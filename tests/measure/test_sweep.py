@@ -9,8 +9,7 @@ import pytest
 
 from infercast.errors import InputError, UnknownNameError
 from infercast.lab.measure import sweep
-from infercast.lab.measure.cases import Case, sweep_cases
-from infercast.lab.measure.rows import HEAVY_FLOPS, Kernel, Store, Timing
+from infercast.lab.measure.rows import HEAVY_FLOPS, Case, Kernel, Store, Timing, sweep_cases
 from infercast.lab.measure.sweep import BATCH, batches, run_sweep
 
 MOE, MIXED = 726, 1_804

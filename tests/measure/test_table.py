@@ -7,8 +7,7 @@ import pandas
 import pytest
 
 from infercast.errors import FileFormatError, InputError
-from infercast.lab.measure.cases import Case
-from infercast.lab.measure.rows import Store, reason_of
+from infercast.lab.measure.rows import Case, Store, reason_of
 
 
 def row(number: int, family: str = "gemm", **more: object) -> dict[str, object]:

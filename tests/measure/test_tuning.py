@@ -7,7 +7,7 @@ import pytest
 from infercast.errors import InputError
 from infercast.lab.measure import device as engines
 from infercast.lab.measure import sweep as tuning
-from infercast.lab.measure.cases import Case
+from infercast.lab.measure.rows import Case
 
 from .conftest import FakeBench, FakeMonitor
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from infercast.errors import InputError
 from infercast.serve import Request
 from infercast.serve.cache.blocks import KvShape
-from infercast.serve.fleet.outages import Outages
-from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
+from infercast.serve.fleet.pool import Outages, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.router import POLICIES
 from infercast.serve.loop import Replica
 from infercast.serve.record import ServedRequests

@@ -7,7 +7,7 @@ import pytest
 from infercast.errors import FileFormatError
 from infercast.lab.fit.samples import is_left_out, key_of, sample_of, sweep_samples
 from infercast.lab.fit.tables import read_sweep
-from infercast.lab.measure.cases import ON_REQUEST, sweep_cases
+from infercast.lab.measure.rows import ON_REQUEST, sweep_cases
 from infercast.ops import Scan, ShortConvolution
 from training.recurrent_tables import RECURRENT_FILES, SOURCES
 from training.tables import read_samples, read_table

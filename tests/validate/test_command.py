@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infercast.cli import main
-from infercast.cli.commands import validate as validate_command
+from infercast.cli.commands import measure as validate_command
 from infercast.lab.validate.measured import WARM_UP, read_measured, shipped_runs
 from infercast.models.library import model_names
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
 from infercast.lab.measure.kernels.elementwise import build_kv_write, new_keys
 from infercast.lab.measure.launch import SimpleLaunch, Workspace
+from infercast.lab.measure.rows import Shape
 
 # Bare tensor core rates: a program of CUDA C++ (tensor_rate.cu), compiled by nvcc when first asked for.
 

@@ -16,9 +16,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from infercast.lab.measure.cases import Case
 from infercast.lab.measure.device import Monitor, choose_engine, describe, gpu_name, require_gpu
-from infercast.lab.measure.rows import Row, Store, Tally, measure_batch
+from infercast.lab.measure.rows import Case, Row, Store, Tally, measure_batch
 from infercast.lab.measure.sweep import Meta, batches
 
 PROBE = tomllib.loads(Path(__file__).with_name("grid.toml").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from pydantic import Field
 from infercast.emulate.emulator import Emulator
 from infercast.emulate.requests import Fields, read
 from infercast.errors import InputError
-from infercast.forecast.outages import start_up
+from infercast.forecast.fleet import start_up
 from infercast.web.limits import Problem
 
 Kind = Literal["slow_gpu", "slow_host", "refuse", "crash", "stall", "drop"]

@@ -25,7 +25,7 @@ from infercast.forecast.slo import QUANTITIES, Array, Limit, Slo, latency_of
 from infercast.forecast.steady import num_seats
 from infercast.forecast.system import System
 from infercast.serve import Request, Workload
-from infercast.serve.fleet.outages import Outages
+from infercast.serve.fleet.pool import Outages
 from infercast.serve.workload.distributions import LengthDistribution
 
 DAY = 86_400.0

@@ -16,14 +16,14 @@ from infercast.errors import InputError
 from infercast.forecast import autoscaling, deploy
 from infercast.forecast.cost import GpuPrice, Tariff, around
 from infercast.forecast.energy import KILO, Facility, server_around
+from infercast.forecast.fleet import StartUp, parse_outages, start_up
 from infercast.forecast.option_table import OPTIONS
-from infercast.forecast.outages import StartUp, parse_outages, start_up
 from infercast.forecast.progress import note_cut, share_of_time, stage_progress, time_budget, time_left
 from infercast.forecast.simulate import simulate_system
 from infercast.forecast.slo import Array, Slo, attainment, parse_slo
 from infercast.forecast.system import replicas_of, system_of
 from infercast.serve import Workload
-from infercast.serve.fleet.outages import Outages
+from infercast.serve.fleet.pool import Outages
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN
 from infercast.shown import PlottableResult
 from infercast.units import MICRO, MILLI, format_many

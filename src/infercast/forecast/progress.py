@@ -55,7 +55,7 @@ def usual_limit(default: float) -> float:
 
 @contextmanager
 def time_budget(seconds: float | None) -> Iterator[None]:
-    """Within it, answers are refined for so many seconds, or for as long as it takes; never longer than around it."""
+    """Within it, answers are refined for this many seconds, or for as long as it takes; never longer than around it."""
     require(seconds is None or 0 < seconds < inf, "time_limit", "be seconds above 0", seconds)
     before = work, wall = _ends.get()
     if seconds is not None:
@@ -113,7 +113,7 @@ class Pace:
         return count + more
 
     def is_late_for(self, count: int, others: int) -> bool:
-        """Whether so many other requests, by what ``count`` took, leave less than half of the time that is left."""
+        """Whether this many other requests, by what ``count`` took, leave less than half of the time that is left."""
         left = time_left()
         return left < inf and (clock() - self._began) / count * others > left / 2
 

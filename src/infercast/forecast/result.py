@@ -12,8 +12,8 @@ import numpy as np
 from infercast.engines.base import Deployment
 from infercast.forecast.cost import Cost, GpuPrice, Tariff, around, cost_at, hourly
 from infercast.forecast.energy import Energy, Facility, FacilityEnergy, energy_of, facility_energy
+from infercast.forecast.fleet import OutageRun, outages_of
 from infercast.forecast.intervals import Band, Intervals, forecast_intervals
-from infercast.forecast.outages import OutageRun, outages_of
 from infercast.forecast.run import GroupRun, PoolRun, SimulatedRun, drafts_of, groups_of
 from infercast.forecast.slo import (
     FRACTIONS,
@@ -97,7 +97,7 @@ def _decoding(inputs: Array, later: Array, count: int) -> tuple[Array, Array]:
 
 
 def _attention(deployment: Deployment, queries: Array, keys: Array, sequences: float) -> Any:
-    """Attention of so many sequences like these."""
+    """Attention of this many sequences like these."""
     calls = attention_calls(deployment.model, deployment.layout, queries, keys)
     return _seconds(deployment, calls, sequences / queries.size)
 

@@ -17,9 +17,8 @@ from infercast.forecast import deploy
 from infercast.forecast import steady as steadiness
 from infercast.forecast.cost import Tariff
 from infercast.forecast.energy import Facility
-from infercast.forecast.fleet import Group, deployed, parse_fleet
+from infercast.forecast.fleet import Group, covering, deployed, parse_fleet, with_outages, with_spare
 from infercast.forecast.intervals import jumps_over
-from infercast.forecast.outages import covering, with_outages, with_spare
 from infercast.forecast.progress import Pace, note_cut, request_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, holds
 from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of

@@ -16,8 +16,7 @@ from infercast.errors import InputError, require
 from infercast.hardware.load import networks
 from infercast.predict.families.collective import NETWORK_EFFICIENCY
 from infercast.serve import Record, Replica, Workload, simulate
-from infercast.serve.fleet.outages import Outages
-from infercast.serve.fleet.pool import MOST_ENGINES, Pool, same_engines, simulate_fleet
+from infercast.serve.fleet.pool import MOST_ENGINES, Outages, Pool, same_engines, simulate_fleet
 from infercast.serve.fleet.two_pools import Handover, Link, simulate_disaggregated
 from infercast.serve.loop import Progress, StepObserver
 from infercast.serve.record import ServedRequests
@@ -86,7 +85,7 @@ class System(NamedTuple):
 
     @property
     def smallest(self) -> Replica:
-        """The replica that decodes; of a fleet the one whose KV cache holds least."""
+        """The replica that decodes; of a fleet the one with the smallest KV cache."""
         of = self.pools if self.is_fleet else self.pools[-1:]
         return min((pool.replica for pool in of), key=lambda each: each.num_blocks * each.kv_shape.block_size)
 
@@ -95,7 +94,7 @@ class System(NamedTuple):
         return sum(pool.gpus for pool in self.pools)
 
     def failing(self, outages: Outages | None) -> System:
-        """The same with one pool whose replicas are down at times."""
+        """The same with one pool of replicas that are down at times."""
         pool, *others = self.pools
         return self._replace(pools=(pool._replace(engines=replace(pool.engines, outages=outages)), *others))
 

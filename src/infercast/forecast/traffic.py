@@ -43,7 +43,7 @@ class TrafficSummary(NamedTuple):
 
 
 def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40) -> TrafficSummary:
-    """What a trace holds, with its rates in so many ``parts`` of its span."""
+    """What a trace holds, with its rates in this many ``parts`` of its span."""
     from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most forecasts read none
 
     workload = source if isinstance(source, Workload) else read_trace(source)

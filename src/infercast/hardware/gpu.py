@@ -259,7 +259,7 @@ def has_inline_ecc(gpu: Gpu) -> bool:
 
 @cache
 def without_ecc(gpu: Gpu) -> Gpu:
-    """For kernels whose efficiency was learned with ECC, of which this GPU's memory has none."""
+    """For kernels with an efficiency that was learned with ECC, of which this GPU's memory has none."""
     return replace(gpu, dram_bandwidth=gpu.dram_bandwidth / ECC_SHARE)
 
 

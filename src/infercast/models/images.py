@@ -30,7 +30,7 @@ class ImageRule(NamedTuple):
 
 
 class ImageEncoder(NamedTuple):
-    """What an encoder computes, beside the count and the width of its layers."""
+    """What an encoder computes, besides the count and the width of its layers."""
 
     rule: ImageRule
     heads: int

@@ -1,1 +1,1 @@
-"""Headline tables and figures of papers on LLM inference forecasts, beside what infercast has on its bundled data."""
+"""Headline tables and figures of papers on LLM inference forecasts, next to what infercast has on its bundled data."""

@@ -277,7 +277,7 @@ def variants() -> Table:
 
 
 def waves() -> Table:
-    """A product whose blocks fill the last wave of an H200 more and less: Eq. 2 with tiles of 128 x 256."""
+    """A product with blocks that fill the last wave of an H200 more and less: Eq. 2 with tiles of 128 x 256."""
     gpu, n, k = load_gpu("h200-sxm"), 4096, 4096
     m = np.arange(512, 4097, 256)
     blocks = (m // 128) * (n // 256)
@@ -408,7 +408,7 @@ class Run(NamedTuple):
 
 @cache
 def runs_of(case: Case) -> tuple[Run, ...]:
-    """Every plan over all GPUs whose tensors stay within a node, quickest first."""
+    """Every plan over all GPUs with tensors within a node, quickest first."""
     return tuple(sorted(_runs(case), key=lambda run: run.seconds))
 
 

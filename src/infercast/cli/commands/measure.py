@@ -1,30 +1,34 @@
-"""``infercast measure``: time the kernels of the GPU in this machine, or its CPU, and ``fit``: learn from tables."""
+"""The lab: ``infercast measure`` of kernels and hosts, ``fit`` of tables, and ``validate`` against measured runs."""
 
 from __future__ import annotations
 
 import math
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from infercast.bundled import read_data
-from infercast.cli.options import known_names, with_options
-from infercast.cli.outputs import Form, bar_of, note, print_result, stages_bar
-from infercast.engines.base import engine_named
+from infercast.cli.options import choose_predictor, known_names, with_options
+from infercast.cli.outputs import Form, bar_of, note, print_result, runs_bar, stages_bar
+from infercast.engines.base import FAMILIES, engine_named, engine_of
 from infercast.errors import InputError, UnknownNameError, need, require
 from infercast.forecast.deploy import deploy
 from infercast.forecast.option_table import Option
-from infercast.hardware import load_gpu
+from infercast.hardware import gpu_from_driver_name, load_gpu
 from infercast.hardware.host import MEASURED, HostProbe, read_probe
-from infercast.lab.measure.cases import DEFAULT as ANCHORS
-from infercast.lab.measure.cases import NAMES
 from infercast.lab.measure.device import ENGINES, probe_host
+from infercast.lab.measure.rows import DEFAULT as ANCHORS
+from infercast.lab.measure.rows import NAMES
 from infercast.lab.measure.sweep import Progress, Sweep, run_sweep
+from infercast.lab.validate.compare import PARTS, validate
+from infercast.lab.validate.measured import MeasuredFile, read_measured, shipped_runs
+from infercast.predict.roofline import Predictor
+from infercast.report import accuracy
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import Facts, Grid, Section, pick, styled
+from infercast.report.terminal import Facts, Grid, Paragraph, Section, pick, styled
 from infercast.serve import Request, Workload, simulate
 from infercast.units import json_text
 
@@ -170,14 +174,14 @@ def _idle(model: str, host: HostProbe | str) -> tuple[float, float]:
     return float(record.ttft[0]), float(record.tpot[0])
 
 
-FAMILIES = tuple(read_data("lab/fit.toml")["columns"])
+FITTED = tuple(read_data("lab/fit.toml")["columns"])
 
 
 @with_options(
     Option("data", Path, "Folder of parquet files, one per kernel family.", ..., metavar="DATA", argument=True),
     Option("out", Path, "Artefact to write (.npz).", ...),
     Option("gpus", str, "Only these GPUs.", metavar="A,B"),
-    Option("families", str, f"Of {', '.join(FAMILIES)}.", metavar="A,B"),
+    Option("families", str, f"Of {', '.join(FITTED)}.", metavar="A,B"),
     Option("measurements", Path, "Also tables of `infercast measure`.", metavar="DIR"),
 )
 def fit_command(*, data: Path, out: Path, measurements: Path | None, form: Form, **given: Any) -> None:
@@ -188,8 +192,8 @@ def fit_command(*, data: Path, out: Path, measurements: Path | None, form: Form,
 
     _need_folder(data, "DATA")
     _need_folder(out.parent, "--out")
-    chosen = known_names("family", given["families"] or "", FAMILIES) or tuple(
-        each for each in FAMILIES if (data / FILES[each]).exists()
+    chosen = known_names("family", given["families"] or "", FITTED) or tuple(
+        each for each in FITTED if (data / FILES[each]).exists()
     )
     with stages_bar() as tell:
         samples = read_samples(data, chosen, _gpus(given["gpus"]))
@@ -221,3 +225,43 @@ def _need_folder(path: Path, what: str) -> None:
 
 def _gpus(text: str | None) -> list[str] | None:
     return None if text is None else [load_gpu(name).name for name in known_names("GPU", text)]
+
+
+def _corrected(files: Sequence[MeasuredFile], name: str, anchors: Path | None, gpu: str | None) -> str | Predictor:
+    if anchors is None:
+        return name
+    ran_on = {(gpu or gpu_from_driver_name(each.gpu).name, engine_of(each.setup.settings).family) for each in files}
+    if len(ran_on) > 1:
+        found = ", ".join(f"{engine} on {gpu}" for gpu, engine in sorted(ran_on))
+        raise InputError(f"--anchors correct one engine on one GPU; these files are of {found}: validate one at a time")
+    ((where, engine),) = ran_on
+    return choose_predictor(name, anchors, where, engine=engine)
+
+
+@with_options(
+    Option("files", list[Path], "Measured runs, (gzipped) JSON; default: ours of an H200.", metavar="[FILE]...",
+           argument=True),
+    Option("engine", str, f"Whose runs, without a file: {' or '.join(FAMILIES)}.", "vllm"),
+    Option("model_config", Path, "Folder of <model name>.json; bundled models otherwise.", metavar="DIR"),
+    Option("gpu", str, "In place of the GPU that the file names."),
+    "predictor anchors host",
+    Option("warmed_up", bool, "The engine had served before; it starts cold otherwise.", False),
+    Option("real_weights", bool, "The engine's weights were trained; dummy ones otherwise.", False),
+    Option("without", str, f"Turn a part of the forecast off: {', '.join(PARTS)}.", metavar="PART"),
+)  # fmt: skip
+def validate_command(*, files: list[Path] | None, engine: str, host: str | None, form: Form, **given: Any) -> None:
+    model_config = given["model_config"]
+    if model_config is not None and not model_config.is_dir():
+        raise InputError(f"--model-config {model_config} is not a folder")
+    files = files or shipped_runs(engine)
+    measured = [read_measured(path) for path in files]
+    common = {name: given[name] for name in ("model_config", "gpu", "real_weights", "without")}
+    common["predictor"] = _corrected(measured, given["predictor"], given["anchors"], given["gpu"])
+    with runs_bar("re-running", sum(len(each.runs) for each in measured)) as progress:
+        validation = validate(measured, **common, host=host, warmed_up=given["warmed_up"], progress=progress)
+    document, parts = accuracy.validation_dict(validation), accuracy.render_validation(validation)
+    totals = accuracy.render_totals(validation)
+    if (part := given["without"]) is not None:
+        document["without"] = part
+        totals.insert(0, Paragraph(f"Without {part}: {PARTS[part]}."))
+    print_result(form, lambda: document, lambda: parts, rows="runs", brief=lambda: [*totals, *parts])

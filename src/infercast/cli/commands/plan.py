@@ -14,8 +14,8 @@ from infercast.forecast.autoscaling import Autoscaler, Goal, Traffic, traffic_of
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
 from infercast.forecast.day import capacity, day_within
 from infercast.forecast.deploy import deploy, load_model, taken_by
+from infercast.forecast.fleet import start_up
 from infercast.forecast.layouts import CONCURRENCY, NUM_INPUT, NUM_OUTPUT, compare, count_layouts
-from infercast.forecast.outages import start_up
 from infercast.forecast.plan.executors import executor_for
 from infercast.forecast.plan.question import AXES, PlanAxis, Question, setting_axis
 from infercast.forecast.plan.request import ANY, question_of, same_named

@@ -14,9 +14,8 @@ from infercast.errors import InputError, SaturatedError
 from infercast.forecast.cost import Tariff, facility_of, slo_of, tariff_of
 from infercast.forecast.deploy import deploy_changed, parse_changes
 from infercast.forecast.energy import Facility
-from infercast.forecast.fleet import parse_fleet
+from infercast.forecast.fleet import parse_fleet, with_outages
 from infercast.forecast.option_table import COST, DEPLOYMENT, ENGINE_ARGS, LAYOUT, OUTPUT, PLACE, TIME, WORKLOAD, Option
-from infercast.forecast.outages import with_outages
 from infercast.forecast.progress import share_of_time, time_budget
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import fleet_system, simulate_system

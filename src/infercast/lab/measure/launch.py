@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from infercast.errors import InputError
-from infercast.lab.measure.cases import Launch
-from infercast.lab.measure.rows import Sections, Timing, cut, split_light, split_sustained
+from infercast.lab.measure.rows import Launch, Sections, Timing, cut, split_light, split_sustained
 
 Operands = tuple[Callable[[], Any], tuple[Any, ...]]
 """A launch, and the tensors it reads that the kernel before has just written."""

@@ -28,18 +28,22 @@ from typing import Any, NoReturn
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, reading
-from infercast.lab.measure.cases import Case, Launch, Shape, anchor_cases, sweep_cases
 from infercast.lab.measure.device import Monitor, State, choose_engine, describe, gpu_name, require_gpu
 from infercast.lab.measure.rows import (
     Bench,
+    Case,
+    Launch,
     Row,
+    Shape,
     Store,
     Tally,
     Timing,
+    anchor_cases,
     is_heavy,
     measure_batch,
     reason_of,
     require_pandas,
+    sweep_cases,
 )
 
 # Kernels that are compiled when first used are launched once by a few processes before anything is timed.

@@ -69,7 +69,7 @@ def deployment_without(part: str | None, deployment: Deployment) -> Deployment:
 
 
 class FreeCollectives(Adjusted):
-    """Another predictor whose collectives take no time."""
+    """Another predictor with collectives that take no time."""
 
     def estimate(self, op: Op, gpu: Gpu) -> Estimate:
         known = self._predictor.estimate(op, gpu)

@@ -140,7 +140,7 @@ def latent_sizes(fields: parts.Fields) -> dict[str, Any]:
 
 
 def read_shortcut(fields: parts.Fields) -> list[parts.Layer]:
-    """LongCat-Flash: two blocks a layer, the first beside experts; those without weights cost nothing."""
+    """LongCat-Flash: two blocks a layer, the first in parallel with experts; those without weights cost nothing."""
     attention, dense = LatentAttention(**latent_sizes(fields)), parts.dense_feed_forward(fields)
     experts = parts.routed_experts(fields, router_bias=True, dense_inter=dense.inter, wide_router=True)
     share = experts.experts / (experts.experts + fields.count("zero_expert_num"))

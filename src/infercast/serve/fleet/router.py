@@ -113,7 +113,7 @@ class PrefixIndex:
         used.move_to_end(entry)
 
     def evict(self, engine: int, kept: int = -1) -> None:
-        """Evict least recently used entries until so many tokens are left at most; all by default."""
+        """Evict least recently used entries until this many tokens are left at most; all by default."""
         used = self._used[engine]
         while self._num_tokens[engine] > kept and used:
             entry, num_tokens = used.popitem(last=False)

@@ -91,7 +91,7 @@ class EncoderCache:
         users[index] = max(image.end, users.get(index, 0))
 
     def _has_room(self, num_embeds: int) -> bool:
-        """True if so many fit; what is unused leaves for them."""
+        """True if this many fit; what is unused leaves for them."""
         if num_embeds > self._free + sum(self._unused.values()):
             return False
         while num_embeds > self._free:

@@ -214,7 +214,7 @@ class HostOffload:
         return gone
 
     def end(self, done: list[Sequence], reached: int | None = None) -> None:
-        """Requests have ended, or one whose client left has ``reached`` so many tokens."""
+        """Requests have ended, or one that its client left has ``reached`` this many tokens."""
         for sequence in done:
             self._unstored.pop(sequence, None)
             if not self.rules.stores_ends:

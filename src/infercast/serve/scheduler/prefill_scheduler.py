@@ -448,7 +448,7 @@ class PrefillScheduler:
         victim.num_preemptions += 1
 
     def abort(self, index: int) -> int:
-        """Drop a request whose client has left, or end it with its first token; returns tokens computed for it."""
+        """Drop a request that its client has left, or end it with its first token; returns tokens computed for it."""
         computed = 0
         queued = next((each for each in self.waiting if each.index == index), None)
         if queued is not None:

@@ -164,7 +164,7 @@ def with_adapters(workload: Workload, mix: Adapters, *, seed: int = 0) -> Worklo
 
 
 def with_images(workload: Workload, mix: Sequence[tuple[float, Image]], *, seed: int = 0) -> Workload:
-    """Add images to prompts, so many of each kind on average; of a session, to its first prompt."""
+    """Add images to prompts, this many of each kind on average; of a session, to its first prompt."""
     image_stream = 15_485_867  # combined with the seed: images have a random stream of their own
     rng = np.random.default_rng((seed, image_stream))
     chances, count = rng.random((len(workload.requests), len(mix))).tolist(), 0

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from infercast.lab.measure.cases import Case, Launch
 from infercast.lab.measure.kernels import gemm
 from infercast.lab.measure.kernels.attention import build_attention, build_sparse
 from infercast.lab.measure.kernels.elementwise import build_elementwise
 from infercast.lab.measure.kernels.recurrent import build_convolution, build_gating, build_scan, build_update
 from infercast.lab.measure.launch import POOL_SHARE, Workspace, time_launches, time_sustained
-from infercast.lab.measure.rows import Timing
+from infercast.lab.measure.rows import Case, Launch, Timing
 
 BUILDERS = {
     "gemm": gemm.build_gemm, "attention_prefill": build_attention, "attention_decode": build_attention,

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
 from infercast.lab.measure.launch import SimpleLaunch, Workspace, integers, starts_of
+from infercast.lab.measure.rows import Shape
 from infercast.ops.op import spread_lengths
 
 BLOCK = 16

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu, silu
 
-from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
 from infercast.lab.measure.launch import SimpleLaunch, Workspace
+from infercast.lab.measure.rows import Shape
 
 SIZE_HINT = 8192
 """Rows that the compiler sees first: it chooses block sizes for them, as an engine's does for its largest step."""

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import linear
 
-from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
 from infercast.lab.measure.launch import MovingLaunch, Operands, SimpleLaunch, Workspace
+from infercast.lab.measure.rows import Shape
 
 MOE = "model_executor.layers.fused_moe"
 BLOCK = 128  # rows and columns of weights that share a scale

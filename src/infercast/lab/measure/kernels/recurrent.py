@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from infercast.lab.measure.cases import Shape
 from infercast.lab.measure.device import vllm
 from infercast.lab.measure.kernels.elementwise import build_elementwise
 from infercast.lab.measure.launch import SimpleLaunch, Workspace, integers, starts_of
+from infercast.lab.measure.rows import Shape
 from infercast.ops.op import spread_lengths
 
 # The engine tunes each kernel once with a single chunk, before it knows any prompt, so the same is done here. Queries,
