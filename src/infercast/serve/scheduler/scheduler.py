@@ -379,7 +379,7 @@ class Scheduler:
         self._is_blocked = False
 
     def abort(self, index: int) -> int:
-        """Drop a request that its client has left, even with its last token in flight; returns tokens computed for it."""
+        """Drop a request that its client has left, also with its last token in flight; returns its computed tokens."""
         found = next((each for each in (*self.running, *self.waiting) if each.index == index), None)
         if found is None:
             return 0
