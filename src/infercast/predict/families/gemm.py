@@ -44,7 +44,7 @@ def is_widened(op: Gemm | MoE) -> bool:
 
 def multiplying(op: MoE, gpu: Gpu) -> float:
     """FLOP/s of the tensor cores for these experts, before what a kernel loses. Kernels that widen weights reach half
-    of the tensor cores' rate where it is whole (A100, L40S; H200 and B200, with the other half for instructions that
+    of the tensor cores' rate where it is whole (A100, L40S; H200 and B200, whose other half is for instructions that
     they do not use, less). Boards that are sold with half of that rate (GeForce, L40, L20, A10G) lose nothing by it; a
     rate less than a tenth below is rounded.
     """
@@ -217,7 +217,7 @@ class Shapes:
 
 
 def plan_of(s: Shapes, a: Machine, x: Kit, tile: Tile, blocks: Number, split: Number) -> Plan:
-    """Products cut into a number of blocks of a tile, each with ``k`` in a number of parts."""
+    """Products cut into so many blocks of a tile, each with ``k`` in so many parts."""
     rounds, k = blocks * a.per_sm * split, s.k / split
     busiest = x.larger(x.ceil(rounds) * a.whole + rounds * a.part, 1.0)
     tensor = busiest * k * tile.flop
