@@ -17,6 +17,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST = 1e12  # No number of a file is larger, unless more is allowed
 
 EXTRAS = {
     "web": ("starlette", "uvicorn", "pydantic"), "report": ("matplotlib",), "fit": ("catboost", "pandas", "pyarrow"),
@@ -78,6 +84,92 @@ def reading(path: object, kind: str, *others: type[Exception]) -> Iterator[None]
     except kinds as problem:
         what, line = getattr(problem, "msg", problem), getattr(problem, "lineno", None)
         raise FileFormatError(path, f"is not {kind}: {what}", line) from None
+
+
+class Fields:
+    """An object of a file, each field of which is checked as it is read: what is wrong names the file and the field."""
+
+    def __init__(self, path: Path, holder: Any, place: str = "") -> None:
+        """``place`` is where it stands in the file: ``runs[0]``."""
+        if not isinstance(holder, Mapping):
+            raise FileFormatError(path, f"{place or 'the file'} must be an object, not {_short(holder)}")
+        self.path, self.holder, self.place = path, holder, place
+
+    def __contains__(self, name: str) -> bool:
+        return self.holder.get(name) is not None
+
+    def named(self, name: str) -> str:
+        return f"{self.place}.{name}" if self.place else name
+
+    def wrong(self, name: str, problem: str) -> FileFormatError:
+        return FileFormatError(self.path, f"{self.named(name)} {problem}")
+
+    def other(self, name: str, wanted: str) -> FileFormatError:
+        """That a field is not what is ``wanted``."""
+        return self.wrong(name, f"must be {wanted}, not {_short(self.holder.get(name))}")
+
+    def part(self, name: str) -> Fields:
+        return Fields(self.path, self.holder.get(name), self.named(name))
+
+    def inner(self, name: str) -> Fields:
+        """A part that may be left out."""
+        return self.part(name) if name in self else Fields(self.path, {}, self.named(name))
+
+    def maybe(self, name: str) -> Fields:
+        """A part, empty where there is none, or something else."""
+        found = self.holder.get(name)
+        return Fields(self.path, found if isinstance(found, Mapping) else {}, self.named(name))
+
+    def parts(self, name: str) -> list[Fields]:
+        found = self.holder.get(name, [])
+        if not isinstance(found, list):
+            raise self.other(name, "a list")
+        return [Fields(self.path, each, f"{self.named(name)}[{place}]") for place, each in enumerate(found)]
+
+    def get(self, name: str, kind: type) -> Any:
+        """A field that must be there, of this type; integers are accepted as floats."""
+        value = self.holder.get(name)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            place = self.place or "the file"
+            raise FileFormatError(self.path, f"{place} needs the field {name!r} of type {kind.__name__}, not {value!r}")
+        return value
+
+    def word(self, name: str, default: str = "") -> str:
+        return str(self.get(name, str)) if self.holder.get(name) else default
+
+    def at_least(self, name: str, least: int) -> int:
+        value = int(self.get(name, int))
+        if value < least:
+            raise self.wrong(name, f"must be at least {least}, not {value}")
+        return value
+
+    def number(self, name: str, least: float = 0.0, most: float = MOST) -> float | None:
+        value = self.holder.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            ends = (
+                "" if least <= -MOST else f" of at least {least:g}" if most >= MOST else f" from {least:g} to {most:g}"
+            )
+            raise self.other(name, f"a number{ends}")
+        return float(value)
+
+    def needed(self, name: str, least: float = 0.0, most: float = MOST) -> float:
+        value = self.number(name, least, most)
+        if value is None:
+            raise self.other(name, "a number")
+        return value
+
+    def count(self, name: str, least: int = 0) -> int | None:
+        value = self.number(name, least, 1e9)
+        return None if value is None else round(value)
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 class UnsupportedModelError(InputError):

@@ -30,14 +30,14 @@ from infercast.calibration.result import (
     Lengths,
     Load,
     Result,
-    Values,
     make_workload,
+    numbers_of,
     parse_json,
     read_text,
     statistics,
     summed_up,
 )
-from infercast.errors import FileFormatError, InputError
+from infercast.errors import Fields, FileFormatError, InputError
 from infercast.units import MILLI
 
 Array = npt.NDArray[Any]
@@ -88,20 +88,20 @@ def _result(
 
 
 def _latencies(
-    values: Values, latencies: Mapping[str, str], called: Mapping[str, str], scale: Callable[[Values], float]
+    values: Fields, latencies: Mapping[str, str], called: Mapping[str, str], scale: Callable[[Fields], float]
 ) -> dict[str, float]:
     found = [(ours, values.maybe(theirs)) for ours, theirs in latencies.items()]
     return {name: value for ours, each in found for name, value in statistics(each, ours, called, scale(each)).items()}
 
 
-def _summary(values: Values, mean: str, spread: str) -> Lengths:
+def _summary(values: Fields, mean: str, spread: str) -> Lengths:
     """Lengths by their mean and standard deviation, which have these names, and their ends."""
     ends = values.number("min"), values.number("max")
     return Lengths(values.needed(mean, least=1), values.number(spread) or 0.0, *ends)
 
 
 def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
-    values = Values(path, document)
+    values = Fields(path, document)
     seen = _latencies(values, AIPERF_LATENCIES, AIPERF_NAMES, _scale)
     if not seen:
         raise FileFormatError(path, "request_latency says no latency")
@@ -120,21 +120,21 @@ def read_aiperf(path: Path, document: Any, asked: Asked, name: str) -> list[Resu
     return [_result(path.name, kind, load, asked, seen, values.maybe("output_token_throughput").number("avg"))]
 
 
-def _scale(metric: Values) -> float:
-    unit = metric.word("unit") or "ms"
+def _scale(metric: Fields) -> float:
+    unit = metric.word("unit", "ms")
     if unit not in SECONDS:
         raise metric.wrong("unit", f"{unit!r} is no unit of time; known: {', '.join(SECONDS)}")
     return SECONDS[unit]
 
 
-def _stimulus(values: Values) -> tuple[float | None, int | None, str]:
+def _stimulus(values: Fields) -> tuple[float | None, int | None, str]:
     """Rate, concurrency and kind of arrival: of the last phase but a warm-up, or where older releases have them."""
     config = values.part("input_config")
     places = [config.maybe("perf_analyzer").maybe("stimulus"), config.maybe("loadgen"), config]
     phases = config.holder.get("phases")
     for phase in reversed(phases if isinstance(phases, list) else []):
         if isinstance(phase, dict) and "warm" not in str(phase.get("name", "")):
-            places.insert(0, Values(values.path, phase, "input_config.phases"))
+            places.insert(0, Fields(values.path, phase, "input_config.phases"))
             break
     for place in places:
         rate = place.number("request_rate", least=1e-9) or place.number("rate", least=1e-9)
@@ -146,14 +146,14 @@ def _stimulus(values: Values) -> tuple[float | None, int | None, str]:
 
 
 def read_bench_serve(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
-    values = Values(path, document, "" if name == path.name else name.removeprefix(f"{path.name} "))
+    values = Fields(path, document, "" if name == path.name else name.removeprefix(f"{path.name} "))
     if values.word("ramp_up_strategy"):
         raise FileFormatError(path, "ramp_up_strategy: a rate that grows is not replayed; give runs at one rate each")
     burstiness = values.number("burstiness", least=1e-3, most=1e6) or 1.0
     sent = {"arrival": "poisson" if burstiness == 1.0 else "gamma", "burstiness": burstiness}
     failed = values.count("failed")
     known = {
-        "model": values.word("model_id"),
+        "model": values.word("model_id") or None,
         "acceptance_length": values.number("spec_decode_acceptance_length", least=1, most=1e3),
         "assumptions": (f"{failed:,} requests that failed are left out",) if failed else (),
     }
@@ -161,7 +161,7 @@ def read_bench_serve(path: Path, document: Any, asked: Asked, name: str) -> list
 
 
 def _read_serving(
-    values: Values, asked: Asked, names: tuple[str, str], latencies: dict[str, str], sent: dict[str, Any], **known: Any
+    values: Fields, asked: Asked, names: tuple[str, str], latencies: dict[str, str], sent: dict[str, Any], **known: Any
 ) -> list[Result]:
     (name, kind), completed = names, values.count("completed") or 0
     if completed < 1:
@@ -180,7 +180,7 @@ def _read_serving(
     return [_result(name, title, load, asked, seen, values.number("output_throughput"), **known)]
 
 
-def _mean_length(values: Values, what: str, completed: int) -> Any:
+def _mean_length(values: Fields, what: str, completed: int) -> Any:
     mean = values.needed(f"total_{what}_tokens", least=1) / completed
     ratio, most = values.number("random_range_ratio", most=1.0), values.count(f"random_{what}_len", least=1)
     evenly = ("random", "random-ids")  # SGLang's datasets of lengths drawn evenly from a share of the longest to it
@@ -189,7 +189,7 @@ def _mean_length(values: Values, what: str, completed: int) -> Any:
     return Lengths(mean)
 
 
-def read_rate(values: Values) -> float | None:
+def read_rate(values: Fields) -> float | None:
     """Requests a second; None where all were sent as fast as clients may."""
     value = values.holder.get("request_rate")
     if value is None or value == "inf" or value == float("inf"):
@@ -197,7 +197,7 @@ def read_rate(values: Values) -> float | None:
     return values.needed("request_rate", least=1e-9, most=1e6)
 
 
-def seen_in_fields(values: Values, latencies: dict[str, str]) -> dict[str, float]:
+def seen_in_fields(values: Fields, latencies: dict[str, str]) -> dict[str, float]:
     seen: dict[str, float] = {}
     for ours, theirs in latencies.items():
         called = {"mean": f"mean_{theirs}_ms", "p50": f"median_{theirs}_ms"}
@@ -208,13 +208,13 @@ def seen_in_fields(values: Values, latencies: dict[str, str]) -> dict[str, float
     return seen
 
 
-def read_lists(values: Values) -> Lists | None:
+def read_lists(values: Fields) -> Lists | None:
     if not all(isinstance(values.holder.get(name), list) for name in ("input_lens", "output_lens", "ttfts", "itls")):
         return None
-    inputs = values.numbers("input_lens", most=MOST_TOKENS)
-    outputs = values.numbers("output_lens", most=MOST_TOKENS)
-    first = values.numbers("ttfts", most=LONGEST_SECONDS)
-    sent = values.numbers("start_times", least=-1e18, most=1e18)
+    inputs = numbers_of(values, "input_lens", most=MOST_TOKENS)
+    outputs = numbers_of(values, "output_lens", most=MOST_TOKENS)
+    first = numbers_of(values, "ttfts", most=LONGEST_SECONDS)
+    sent = numbers_of(values, "start_times", least=-1e18, most=1e18)
     gaps = values.holder["itls"]
     assert inputs is not None
     assert outputs is not None
@@ -229,7 +229,7 @@ def read_lists(values: Values) -> Lists | None:
     return inputs[good], outputs[good], first[good], later[good], None if sent is None else sent[good]
 
 
-def _sum(values: Values, gaps: Any, place: int) -> float:
+def _sum(values: Fields, gaps: Any, place: int) -> float:
     try:
         total = float(sum(gaps))
     except (TypeError, ValueError):
@@ -262,10 +262,10 @@ def read_guidellm(path: Path, document: Any, asked: Asked, name: str) -> list[Re
     found = document["benchmarks"]
     if not isinstance(found, list) or not found:
         raise FileFormatError(path, "benchmarks must be a list with a benchmark in it")
-    return [_guidellm_benchmark(Values(path, each, f"benchmarks[{place}]"), asked) for place, each in enumerate(found)]
+    return [_guidellm_benchmark(Fields(path, each, f"benchmarks[{place}]"), asked) for place, each in enumerate(found)]
 
 
-def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
+def _guidellm_benchmark(values: Fields, asked: Asked) -> Result:
     metrics = values.part("metrics")
     kind, rate, concurrency = _strategy(values)
     listed = _requests(values)
@@ -291,12 +291,12 @@ def _guidellm_benchmark(values: Values, asked: Asked) -> Result:
     return _result(f"{values.path.name} {values.place}", "GuideLLM", load, asked, seen, rate)
 
 
-def _strategy(values: Values) -> tuple[str, float | None, int | None]:
+def _strategy(values: Fields) -> tuple[str, float | None, int | None]:
     places = values.maybe("config"), values.maybe("args"), values
     strategy = next((found for place in places if (found := place.maybe("strategy")).holder), None)
     if strategy is None:
         raise FileFormatError(values.path, f"{values.named('config')}.strategy is missing: how requests were sent")
-    name = strategy.word("type_") or strategy.word("type") or ""
+    name = strategy.word("type_", strategy.word("type"))
     if name == "synchronous":
         return "burst", None, 1
     if name == "concurrent":
@@ -309,14 +309,14 @@ def _strategy(values: Values) -> tuple[str, float | None, int | None]:
     raise FileFormatError(values.path, f"{said} is not replayed; known: {', '.join(STRATEGIES)}")
 
 
-def _requests(values: Values) -> tuple[Any, ...] | None:
+def _requests(values: Fields) -> tuple[Any, ...] | None:
     """Of each request: when it was sent, its tokens, seconds to the first, of each, to the last; None: not kept."""
     kept = values.maybe("requests").holder.get("successful")
     if not isinstance(kept, list) or not kept:
         return None
     rows = []
     for place, each in enumerate(kept):
-        request = Values(values.path, each, values.named(f"requests.successful[{place}]"))
+        request = Fields(values.path, each, values.named(f"requests.successful[{place}]"))
         if any(request.holder.get(name) is None for name in NEEDED):
             return None
         sent = request.needed("request_start_time", least=-1e18, most=1e18)
@@ -412,7 +412,7 @@ def _middle(cumulated: dict[float, float]) -> float | None:
 
 
 def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
-    values = Values(path, document)
+    values = Fields(path, document)
     successes, sent = values.part("successes"), values.part("load_summary")
     seen = _latencies(successes.part("latency"), INFERENCE_PERF_LATENCIES, INFERENCE_PERF_NAMES, lambda summary: 1.0)
     if not seen:
@@ -433,7 +433,7 @@ def read_inference_perf(path: Path, document: Any, asked: Asked, name: str) -> l
     return [_result(path.name, "inference-perf", load, asked, seen, tokens, prefix_hit_rate=load.prefix_hit_rate)]
 
 
-def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Lengths:
+def _inference_perf_lengths(successes: Fields, names: tuple[str, str]) -> Lengths:
     """Newer releases have what the server counted, older ones what the client did."""
     for name in names:
         found = successes.maybe(name)
@@ -445,21 +445,21 @@ def _inference_perf_lengths(successes: Values, names: tuple[str, str]) -> Length
     raise successes.wrong(names[0], "is missing: how long requests were")
 
 
-def _hits(successes: Values) -> float | None:
+def _hits(successes: Fields) -> float | None:
     found = successes.maybe("prompt_tokens")
     total, cached = found.number("total"), found.number("cached")
     return cached / total if total and cached is not None and 0 < cached <= total else None
 
 
 def read_sglang_serving(path: Path, document: Any, asked: Asked, name: str) -> list[Result]:
-    values = Values(path, document, name.removeprefix(path.name).strip())
+    values = Fields(path, document, name.removeprefix(path.name).strip())
     if values.holder.get("request_rate") == "trace":
         raise FileFormatError(path, "request_rate is trace: give the trace itself to `infercast simulate --trace`")
     hits = values.maybe("cache_report").number("cache_hit_rate_pct", most=100)
     hit_rate = {"prefix_hit_rate": None if hits is None else hits / 100}
     accepted = values.number("accept_length", most=1e3)
     known = {
-        "model": values.maybe("server_info").word("model_path"),
+        "model": values.maybe("server_info").word("model_path") or None,
         "acceptance_length": accepted if accepted and accepted > 1 else None,
         **hit_rate,
     }

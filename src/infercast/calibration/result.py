@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from infercast import __version__
-from infercast.errors import FileFormatError, InputError, reading
+from infercast.errors import Fields, FileFormatError, InputError, reading
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import drafts_of
 from infercast.forecast.slo import FRACTIONS, NAMES, percentiles
@@ -201,59 +201,18 @@ def parse_json(path: Path, text: str) -> Any:
         return json.loads(text)
 
 
-class Values:
-    def __init__(self, path: Path, holder: Any, place: str = "") -> None:
-        if not isinstance(holder, dict):
-            raise FileFormatError(path, f"{place or 'the result'} must be an object, not {type(holder).__name__}")
-        self.path, self.holder, self.place = path, holder, place
-
-    def named(self, name: str) -> str:
-        return f"{self.place}.{name}" if self.place else name
-
-    def part(self, name: str) -> Values:
-        return Values(self.path, self.holder.get(name), self.named(name))
-
-    def maybe(self, name: str) -> Values:
-        found = self.holder.get(name)
-        return Values(self.path, found if isinstance(found, dict) else {}, self.named(name))
-
-    def number(self, name: str, *, least: float = 0.0, most: float = 1e12) -> float | None:
-        value = self.holder.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise self.wrong(name, f"must be a number from {least:g} to {most:g}, not {str(value)[:40]}")
-        return float(value)
-
-    def count(self, name: str, *, least: int = 0) -> int | None:
-        value = self.number(name, least=least, most=1e9)
-        return None if value is None else round(value)
-
-    def needed(self, name: str, *, least: float = 0.0, most: float = 1e12) -> float:
-        value = self.number(name, least=least, most=most)
-        if value is None:
-            raise self.wrong(name, "is missing")
-        return value
-
-    def word(self, name: str) -> str | None:
-        value = self.holder.get(name)
-        return value if isinstance(value, str) and value else None
-
-    def numbers(self, name: str, *, least: float = 0.0, most: float = 1e12) -> Array | None:
-        value = self.holder.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(
-            isinstance(each, int | float) and not isinstance(each, bool) for each in value
-        ):
-            raise self.wrong(name, "must be a list of numbers")
-        array = np.array(value, dtype=float)
-        if array.size and not (least <= array.min() and array.max() <= most):  # not for a value that is no number
-            raise self.wrong(name, f"must hold numbers from {least:g} to {most:g}")
-        return array
-
-    def wrong(self, name: str, problem: str) -> FileFormatError:
-        return FileFormatError(self.path, f"{self.named(name)} {problem}")
+def numbers_of(values: Fields, name: str, *, least: float = 0.0, most: float = 1e12) -> Array | None:
+    value = values.holder.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(
+        isinstance(each, int | float) and not isinstance(each, bool) for each in value
+    ):
+        raise values.wrong(name, "must be a list of numbers")
+    array = np.array(value, dtype=float)
+    if array.size and not (least <= array.min() and array.max() <= most):  # not for a value that is no number
+        raise values.wrong(name, f"must hold numbers from {least:g} to {most:g}")
+    return array
 
 
 def summed_up(latency: str, values: Array) -> dict[str, float]:
@@ -264,7 +223,7 @@ def summed_up(latency: str, values: Array) -> dict[str, float]:
 
 
 def statistics(
-    values: Values, latency: str, called: Mapping[str, str] | Sequence[tuple[str, str]], scale: float
+    values: Fields, latency: str, called: Mapping[str, str] | Sequence[tuple[str, str]], scale: float
 ) -> dict[str, float]:
     """What an object says of a latency: our names by theirs, in seconds."""
     found = {}

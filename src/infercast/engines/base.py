@@ -18,7 +18,6 @@ from infercast.engines.settings import (
     EngineCommands,
     EngineFlags,
     EngineNames,
-    Fields,
     MeasuredSetup,
     Resolved,
     Settings,
@@ -30,7 +29,7 @@ from infercast.engines.settings import (
 from infercast.engines.speculation import Drafting
 from infercast.engines.tables import Table
 from infercast.engines.timer import CorrectedTimer, Corrections, DraftingTimer, KernelTimer
-from infercast.errors import DoesNotFitError, FileFormatError, InputError, UnknownNameError
+from infercast.errors import DoesNotFitError, Fields, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.load import is_modelled, networks
 from infercast.lazy_classes import dataclass, field, fields, replace

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from infercast.bundled import read_data
-from infercast.errors import FileFormatError, InputError, UnknownNameError, require
+from infercast.errors import InputError, UnknownNameError, require
 from infercast.lazy_classes import dataclass, field, replace
 from infercast.units import whole_number
 
@@ -80,41 +79,6 @@ def check_counts(settings: Settings, names: Iterable[str]) -> None:
 def check_sizes(name: str, sizes: Sequence[int] | None) -> None:
     if sizes is not None:
         require(sizes and min(sizes) >= 1, name, "be one or more numbers of at least 1", list(sizes))
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """An object of a JSON file, read with errors that name its fields."""
-
-    path: Path
-    holder: Mapping[str, Any]
-    place: str  # Its path within the file: ``config``
-
-    def __contains__(self, name: str) -> bool:
-        return self.holder.get(name) is not None
-
-    def get(self, name: str, kind: type) -> Any:
-        """A field of the right type; integers are accepted as floats."""
-        value = self.holder.get(name)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise FileFormatError(
-                self.path, f"{self.place} needs the field {name!r} of type {kind.__name__}, not {value!r}"
-            )
-        return value
-
-    def word(self, name: str, default: str = "auto") -> str:
-        return str(self.get(name, str)) if self.holder.get(name) else default
-
-    def at_least(self, name: str, least: int) -> int:
-        value = int(self.get(name, int))
-        if value < least:
-            raise FileFormatError(self.path, f"{self.place}.{name} must be at least {least}, not {value}")
-        return value
-
-    def inner(self, name: str) -> Fields:
-        return Fields(self.path, self.get(name, dict) if name in self else {}, f"{self.place}.{name}")
 
 
 @dataclass(frozen=True, slots=True)

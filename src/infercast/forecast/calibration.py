@@ -18,7 +18,7 @@ from infercast.engines.base import Deployment, engine_named
 from infercast.engines.settings import changed
 from infercast.engines.speculation import read_acceptance
 from infercast.engines.timer import Corrections, Factor
-from infercast.errors import FileFormatError, InputError
+from infercast.errors import Fields, FileFormatError, InputError
 from infercast.hardware.load import read_table
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.predict.learned import WITHIN
@@ -256,10 +256,10 @@ def read_calibration(path: Path) -> Calibration:
         kind, wanted = (bool, "true or false") if each.name == "api_server" else (str, "text")
         if not isinstance(known.get(each.name), kind):
             raise FileFormatError(path, f"deployment.{each.name} must be {wanted}, not {known.get(each.name)!r}")
-    learned: dict[str, Any] = {name: _learned(path, values[name], name) for name in FACTORS}
+    learned: dict[str, Any] = {name: _learned(Fields(path, values[name], name), name) for name in FACTORS}
     for name, ends in (("prefix_hit_rate", (0.0, 1.0)), ("acceptance_length", (1.0, MOST))):
         if name in seen:
-            learned[name] = _number(path, seen, f"seen.{name}", *ends)
+            learned[name] = Fields(path, seen, "seen").needed(name, *ends)
     return Calibration(
         deployment=Fingerprint(**{each.name: known[each.name] for each in fields(Fingerprint)}), **learned,
         results=tuple(_read_source(path, each) for each in results), version=str(values.get("infercast", "")),
@@ -267,20 +267,12 @@ def read_calibration(path: Path) -> Calibration:
     )  # fmt: skip
 
 
-def _learned(path: Path, table: dict[str, Any], name: str) -> Learned:
+def _learned(table: Fields, name: str) -> Learned:
     least, most, scale = (-1e3 * MOST, 1e3 * MOST, 1e3) if name == "path" else (1 / MOST, MOST, 1.0)
     value, *spreads = keys_of(name)
     return Learned(
-        _number(path, table, f"{name}.{value}", least, most) / scale,
-        *(_number(path, table, f"{name}.{each}", 0.0, most) / scale for each in spreads),
+        table.needed(value, least, most) / scale, *(table.needed(each, 0.0, most) / scale for each in spreads)
     )
-
-
-def _number(path: Path, table: dict[str, Any], place: str, least: float, most: float) -> float:
-    value = table.get(place.rpartition(".")[2])
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise FileFormatError(path, f"{place} must be a number from {least:g} to {most:g}, not {value!r}")
-    return float(value)
 
 
 def _read_source(path: Path, table: dict[str, Any]) -> Source:

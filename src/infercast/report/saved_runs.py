@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.errors import FileFormatError, InputError
+from infercast.errors import Fields, FileFormatError, InputError
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import NAMES
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
@@ -65,16 +65,16 @@ def read_runs(paths: Sequence[Path]) -> list[SavedRun]:
         document = _document(path)
         sides = [side for side in SIDES if side in document]
         if sides:  # of --what-if and of two engines
-            found += [_run(Fields(document[side], path, side), f"{path.stem} {side}") for side in sides]
+            found += [_run(Fields(path, document[side], side), f"{path.stem} {side}") for side in sides]
         else:
-            found.append(_run(Fields(document, path), path.stem))
+            found.append(_run(Fields(path, document), path.stem))
     if len(found) > MOST_RUNS:
         raise InputError(f"{len(found)} runs are more than a page compares; give at most {MOST_RUNS}")
     return _numbered(found)
 
 
 def runs_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[SavedRun]:
-    return _numbered([_run(Fields(each, Path(name)), name) for each, name in zip(documents, names, strict=True)])
+    return _numbered([_run(Fields(Path(name), each), name) for each, name in zip(documents, names, strict=True)])
 
 
 def _numbered(found: list[SavedRun]) -> list[SavedRun]:
@@ -103,109 +103,82 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-class Fields:
-    def __init__(self, data: Any, path: Path, where: str = "") -> None:
-        if not isinstance(data, dict):
-            raise FileFormatError(path, f"{where or 'the run'} must be an object, not {_short(data)}")
-        self.data: Mapping[str, Any] = data
-        self._path, self._where = path, where
+def _number(fields: Fields, key: str) -> float | None:
+    """A number, or the peak of a level."""
+    value, largest = fields.holder.get(key), 1e30  # no number of a run is larger
+    found = fields.part(key) if isinstance(value, dict) else fields
+    return found.number("peak" if isinstance(value, dict) else key, -largest, largest)
 
-    def refused(self, problem: str) -> FileFormatError:
-        return FileFormatError(self._path, f"{self._where} {problem}".strip())
 
-    def wrong(self, key: str, kind: str) -> FileFormatError:
-        where = f"{self._where}.{key}" if self._where else key
-        return FileFormatError(self._path, f"{where} must be {kind}, not {_short(self.data.get(key))}")
+def _required(fields: Fields, key: str) -> float:
+    value = _number(fields, key)
+    if value is None:
+        raise fields.other(key, "a number")
+    return value
 
-    def text(self, key: str) -> str:
-        value = self.data.get(key)
-        if not isinstance(value, str) or len(value) > MOST_LETTERS:
-            raise self.wrong(key, f"a text of at most {MOST_LETTERS:,} letters")
-        return value
 
-    def number(self, key: str) -> float | None:
-        value = self.data.get(key)
-        if isinstance(value, dict):
-            value = value.get("peak")
-        if value is None:
-            return None
-        largest = 1e30  # no number of a run is larger
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= largest:
-            raise self.wrong(key, "a number")
-        return float(value)
+def _text(fields: Fields, key: str) -> str:
+    value = fields.holder.get(key)
+    if not isinstance(value, str) or len(value) > MOST_LETTERS:
+        raise fields.other(key, f"a text of at most {MOST_LETTERS:,} letters")
+    return value
 
-    def required(self, key: str) -> float:
-        value = self.number(key)
-        if value is None:
-            raise self.wrong(key, "a number")
-        return value
 
-    def band(self, key: str) -> Band | None:
-        value = self.data.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or len(value) != 2:
-            raise self.wrong(key, "two numbers")
-        low, high = (Fields({key: end}, self._path, self._where).required(key) for end in value)
-        return low, high
+def _band(fields: Fields, key: str) -> Band | None:
+    value = fields.holder.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise fields.other(key, "two numbers")
+    low, high = (_required(Fields(fields.path, {key: end}, fields.place), key) for end in value)
+    return low, high
 
-    def part(self, key: str) -> Fields | None:
-        value = self.data.get(key)
-        return None if value is None else Fields(value, self._path, f"{self._where}.{key}".strip("."))
 
-    def parts(self, key: str) -> list[Fields]:
-        value = self.data.get(key, [])
-        if not isinstance(value, list):
-            raise self.wrong(key, "a list")
-        return [
-            Fields(each, self._path, f"{self._where}.{key}[{place}]".strip(".")) for place, each in enumerate(value)
-        ]
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self.data.get(key, [])
-        if not isinstance(value, list) or not all(
-            isinstance(each, str) and len(each) <= MOST_LETTERS for each in value
-        ):
-            raise self.wrong(key, "a list of texts")
-        return tuple(value)
+def _texts(fields: Fields, key: str) -> tuple[str, ...]:
+    value = fields.holder.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) and len(each) <= MOST_LETTERS for each in value):
+        raise fields.other(key, "a list of texts")
+    return tuple(value)
 
 
 def _run(fields: Fields, name: str) -> SavedRun:
-    if "ttft_ms" not in fields.data or "pools" not in fields.data:
-        raise fields.refused("holds no run that `infercast simulate --json` saved: ttft_ms or pools are missing")
+    if "ttft_ms" not in fields.holder or "pools" not in fields.holder:
+        holds_none = "holds no run that `infercast simulate --json` saved: ttft_ms or pools are missing"
+        raise FileFormatError(fields.path, f"{fields.place} {holds_none}".strip())
     pools = fields.parts("pools")
     if not pools:
-        raise fields.wrong("pools", "a list of at least one pool")
-    deployments = [(pool, part) for pool in pools if (part := pool.part("deployment")) is not None]
-    workload = fields.part("workload")
+        raise fields.other("pools", "a list of at least one pool")
+    deployments = [(pool, part) for pool in pools if "deployment" in pool and (part := pool.part("deployment"))]
+    workload = fields.part("workload") if "workload" in fields else None
     latencies, bands = {}, {}
     for each in LATENCIES:
-        if (values := fields.part(f"{each.name}_ms")) is not None:
-            latencies[each.name] = {which: MILLI * values.required(which) for which in NAMES}
-        if (ends := fields.part(f"{each.name}_ms_interval")) is not None:
-            found = {which: band for which in NAMES if (band := ends.band(which)) is not None}
+        if f"{each.name}_ms" in fields:
+            values = fields.part(f"{each.name}_ms")
+            latencies[each.name] = {which: MILLI * _required(values, which) for which in NAMES}
+        if f"{each.name}_ms_interval" in fields:
+            ends = fields.part(f"{each.name}_ms_interval")
+            found = {which: band for which in NAMES if (band := _band(ends, which)) is not None}
             bands[each.name] = {which: (MILLI * low, MILLI * high) for which, (low, high) in found.items()}
-    rates = {each.key: band for each in QUANTITIES if (band := fields.band(f"{each.key}_interval")) is not None}
-    energy = fields.part("energy")
-    if energy is not None and (band := energy.band("joules_per_output_token_interval")) is not None:
+    rates = {each.key: band for each in QUANTITIES if (band := _band(fields, f"{each.key}_interval")) is not None}
+    if "energy" in fields and (band := _band(fields.part("energy"), "joules_per_output_token_interval")) is not None:
         rates["joules_per_output_token"] = band
     return SavedRun(
-        name=name, model=deployments[0][1].text("model") if deployments else "",
-        gpus=" and ".join(f"{pool.required('gpus'):,.0f} x {part.text('gpu')}" for pool, part in deployments),
-        workload="" if workload is None else workload.text("description"), latencies=latencies, bands=bands,
-        numbers={each.key: fields.number(each.key) for each in QUANTITIES}, rates=rates,
+        name=name, model=_text(deployments[0][1], "model") if deployments else "",
+        gpus=" and ".join(f"{_required(pool, 'gpus'):,.0f} x {_text(part, 'gpu')}" for pool, part in deployments),
+        workload="" if workload is None else _text(workload, "description"), latencies=latencies, bands=bands,
+        numbers={each.key: _number(fields, each.key) for each in QUANTITIES}, rates=rates,
         phases=tuple(_phase(each) for each in fields.parts("phases")), settings=_settings(deployments),
-        caveats=fields.texts("caveats"), kind=fields.text("kind") if "kind" in fields.data else "",
-        state=fields.text("state") if "state" in fields.data else "",
+        caveats=_texts(fields, "caveats"), kind=_text(fields, "kind") if "kind" in fields.holder else "",
+        state=_text(fields, "state") if "state" in fields.holder else "",
     )  # fmt: skip
 
 
 def _phase(fields: Fields) -> SavedPhase:
     return SavedPhase(
-        fields.text("phase"),
-        max(1.0, fields.required("steps")),
-        {family.text("family"): family.required("seconds") for family in fields.parts("families")},
-        max(0.0, fields.number("host_bound_seconds") or 0.0),
+        _text(fields, "phase"),
+        max(1.0, _required(fields, "steps")),
+        {_text(family, "family"): _required(family, "seconds") for family in fields.parts("families")},
+        max(0.0, _number(fields, "host_bound_seconds") or 0.0),
     )
 
 
@@ -213,9 +186,9 @@ def _settings(deployments: list[tuple[Fields, Fields]]) -> dict[str, str]:
     """Fields of a deployment in words; where two pools have different ones, both."""
     found: dict[str, dict[str, str]] = {}
     for pool, part in deployments:
-        for key, value in part.data.items():
+        for key, value in part.holder.items():
             if (text := _in_words(value)) is not None:
-                found.setdefault(key[:MOST_LETTERS], {})[pool.text("role")] = text
+                found.setdefault(key[:MOST_LETTERS], {})[_text(pool, "role")] = text
     return {
         key: next(iter(texts.values()))
         if len(set(texts.values())) == 1
@@ -234,11 +207,6 @@ def _in_words(value: Any) -> str | None:
     if isinstance(value, dict):
         return ", ".join(f"{key} {text}" for key, each in value.items() if (text := _in_words(each)))[:MOST_LETTERS]
     return value[:MOST_LETTERS] if isinstance(value, str) else None if isinstance(value, list) else "-"
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ from infercast.engines import speculation as drafts
 from infercast.engines.base import Deployment, Engine, Tell, Version, engine_named
 from infercast.engines.host import Launch, next_size
 from infercast.engines.memory import slots_of
-from infercast.engines.settings import EngineNames, Fields, MeasuredSetup, filled, flags_in, read_setting
+from infercast.engines.settings import EngineNames, MeasuredSetup, filled, flags_in, read_setting
 from infercast.engines.sglang import kernels, memory
 from infercast.engines.sglang.host import SglangHost, SglangHostModel, SglangPasses
 from infercast.engines.sglang.settings import (
@@ -36,7 +36,7 @@ from infercast.engines.sglang.settings import (
 )
 from infercast.engines.speculation import Drafting
 from infercast.engines.timer import encoder_of
-from infercast.errors import InputError
+from infercast.errors import Fields, InputError
 from infercast.hardware import Gpu
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import LatentAttention
@@ -413,7 +413,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
             "disable_overlap_schedule": not config.holder.get("async_scheduling", True),
             "enable_mixed_chunk": bool(config.holder.get("mixed_chunk")),
             **stated,
-            "engine": f"sglang@{release}" if (release := config.word("sglang", "")) else MEASURED,
+            "engine": f"sglang@{release}" if (release := config.word("sglang")) else MEASURED,
         }
     )
     tokens = config.at_least("max_total_num_tokens", 1)
@@ -425,8 +425,8 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         tensor_parallel_size=arguments.get("tp_size", int) if "tp_size" in arguments else 1,
         over_http=bool(config.holder.get("api_server")),
         model={
-            "quantization": config.word("quant", "") or None,
-            "kv_cache_dtype": config.word("kv_cache_dtype"),
+            "quantization": config.word("quant") or None,
+            "kv_cache_dtype": config.word("kv_cache_dtype", "auto"),
             "hf_overrides": arguments.inner("hf_overrides").holder,
         },
     )

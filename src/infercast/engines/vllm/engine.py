@@ -12,7 +12,7 @@ from typing import Any
 from infercast.bundled import read_data
 from infercast.engines.base import Deployment, Engine, Tell, untuned_factors
 from infercast.engines.host import DraftPasses, Graphs, HostModel
-from infercast.engines.settings import EngineNames, Fields, MeasuredSetup, flags_in
+from infercast.engines.settings import EngineNames, MeasuredSetup, flags_in
 from infercast.engines.speculation import Drafting
 from infercast.engines.timer import encoder_of
 from infercast.engines.vllm import kv_cache, versions
@@ -29,7 +29,7 @@ from infercast.engines.vllm.versions import (
     Rule,
     engine_version,
 )
-from infercast.errors import InputError
+from infercast.errors import Fields, InputError
 from infercast.hardware import Gpu
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.layout import ParallelLayout
@@ -113,7 +113,7 @@ def measured_setup(config: Fields) -> MeasuredSetup:
     if "num_gpu_blocks_override" not in further and "num_gpu_blocks_override" in config:  # its older place
         further["num_gpu_blocks_override"] = config.get("num_gpu_blocks_override", int)
     usual = {"async_scheduling": bool(config.holder.get("async_scheduling", True)), "enable_prefix_caching": True}
-    release = ".".join(config.word("vllm", "").split(".")[:2])
+    release = ".".join(config.word("vllm").split(".")[:2])
     engine = f"vllm@{release}" if release else NEWEST if over_http else MEASURED
     settings = EngineSettings(**{**stated, **usual, "engine": engine, **further})
     if "speculative_config" in arguments:
@@ -133,11 +133,11 @@ def measured_setup(config: Fields) -> MeasuredSetup:
         else 1,
         over_http=over_http,
         model={
-            "quantization": config.word("quant", "") or None,
-            "kv_cache_dtype": config.word("kv_cache_dtype"),
+            "quantization": config.word("quant") or None,
+            "kv_cache_dtype": config.word("kv_cache_dtype", "auto"),
             "hf_overrides": arguments.inner("hf_overrides").holder,
             "language_model_only": bool(arguments.holder.get("language_model_only")),
-            **{name: arguments.word(name) for name in FORMATS},
+            **{name: arguments.word(name, "auto") for name in FORMATS},
         },
     )
 

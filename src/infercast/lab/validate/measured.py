@@ -6,7 +6,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from infercast.bundled import DATA
 from infercast.engines.base import measured_engine
-from infercast.engines.settings import Fields, MeasuredSetup
-from infercast.errors import FileFormatError, InputError, reading
+from infercast.engines.settings import MeasuredSetup
+from infercast.errors import Fields, FileFormatError, InputError, reading
 from infercast.forecast.deploy import image_of
 from infercast.hardware.host import HostProbe, mean_probe, probe_of, read_probe
 from infercast.models.spec import ModelConfig
@@ -35,24 +35,23 @@ class Hits(NamedTuple):
     loaded: int  # ... and those of them that came from the host's memory.
 
 
-def hits_of(path: Path, rows: list[Any], where: str) -> Hits | None:
+def hits_of(rows: list[Fields]) -> Hits | None:
     """From the optional fields ``n_cached`` and ``n_external`` of the requests."""
-    if not all(isinstance(row, dict) and row.get("n_cached") is not None for row in rows):
+    if not all("n_cached" in row for row in rows):
         return None
-    return Hits(*(sum(_count(path, row, name, where) for row in rows) for name in ("n_cached", "n_external")))
+    return Hits(*(sum(_count(row, name) for row in rows) for name in ("n_cached", "n_external")))
 
 
 class Conversations:
     """Conversations of a run: every prompt is the one before, its answer, and new tokens."""
 
     def __init__(self, run: Fields) -> None:
-        self._path = run.path
         self._system = run.at_least("system_len", 0) if "system_len" in run else 0
         self._said: dict[int, tuple[Segment, ...]] = {}
 
-    def turn(self, request: Request, row: dict[str, Any], place: str) -> Request:
+    def turn(self, request: Request, row: Fields) -> Request:
         """A request with the content that it shares with others; turns of a conversation come in order."""
-        session, turn, new = (_count(self._path, row, name, place) for name in ("session", "turn", "n_new"))
+        session, turn, new = (_count(row, name) for name in ("session", "turn", "n_new"))
         system = 0  # the name of what all conversations of a run begin with
         said = self._said.get(session, (Segment(system, self._system),) if self._system else ())
         most_turns = 1 << 20  # names of the turns of one conversation
@@ -60,18 +59,13 @@ class Conversations:
         said = (*said, Segment(name, new))
         tokens = sum(segment.num_tokens for segment in said)
         if tokens != request.num_input:
-            raise FileFormatError(
-                self._path, f"{place}.n_in {request.num_input} is not the {tokens} tokens said before and new"
-            )
+            raise row.wrong("n_in", f"{request.num_input} is not the {tokens} tokens said before and new")
         self._said[session] = (*said, Segment(name + 1, request.num_output))
         return Request(request.arrival, request.num_input, request.num_output, said, answer=name + 1, session=session)
 
 
-def _count(path: Path, row: dict[str, Any], name: str, place: str) -> int:
-    value = row.get(name) or 0
-    if type(value) is not int or value < 0:
-        raise FileFormatError(path, f"{place}.{name} must be a whole number, not {value!r}")
-    return value
+def _count(row: Fields, name: str) -> int:
+    return row.at_least(name, 0) if name in row else 0
 
 
 FIRST_MEASURED = "vllm"
@@ -120,20 +114,17 @@ def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
 
 
 def read_measured(path: Path) -> MeasuredFile:
-    document = Fields(path, load_document(path), "the file")
+    document = Fields(path, load_document(path))
     stated, runs = document.get("config", dict), document.get("runs", list)
     if any(isinstance(run, dict) and _is_streamed(run.get("requests")) for run in runs):
         stated = {"api_server": True, "gpu": "", **stated}
     config = Fields(path, stated, "config")
     measured, num_stalled = [], 0
-    for position, run in enumerate(runs):
-        where = f"runs[{position}]"
-        if not isinstance(run, dict):
-            raise FileFormatError(path, f"{where} must be an object, not {type(run).__name__}")
-        if run.get("one_off_stall"):
+    for run in document.parts("runs"):
+        if run.holder.get("one_off_stall"):
             num_stalled += 1
-        elif run.get("kind") != WARM_UP or run.get("requests"):
-            measured.append(_read_run(Fields(path, run, where)))
+        elif run.holder.get("kind") != WARM_UP or run.holder.get("requests"):
+            measured.append(_read_run(run))
     return MeasuredFile(
         path=path, model=config.get("name", str).split("__")[0], gpu=config.get("gpu", str),
         setup=measured_engine(config.word("engine", FIRST_MEASURED)).measured_setup(config), runs=tuple(measured),
@@ -167,60 +158,55 @@ def load_document(path: Path) -> dict[str, Any]:
 
 
 def _read_run(run: Fields) -> MeasuredRun:
-    path, where = run.path, run.place
-    kind, rows = run.get("kind", str), run.get("requests", list)
-    if not rows:
-        raise FileFormatError(path, f"{where}.requests is empty")
+    kind, _ = run.get("kind", str), run.get("requests", list)
+    if not (rows := run.parts("requests")):
+        raise run.wrong("requests", "is empty")
     groups = run.holder.get("groups")
     prefix_len = 0
     if groups is not None:
         prefix_len = run.at_least("prefix_len", 1)
         if not isinstance(groups, list) or len(groups) != len(rows) or not all(type(each) is int for each in groups):
-            raise FileFormatError(path, f"{where}.groups must number a prefix for each of the {len(rows)} requests")
+            raise run.wrong("groups", f"must number a prefix for each of the {len(rows)} requests")
     requests, values, sizes = [], [], []
-    conversations = Conversations(run) if isinstance(rows[0], dict) and "session" in rows[0] else None
+    conversations = Conversations(run) if "session" in rows[0].holder else None
     early_seconds = 1e-3  # a client's timer may wake it this long before the start; that counts as the start
     for position, row in enumerate(rows):
-        place = f"{where}.requests[{position}]"
-        number = _numbers(path, row, place)
-        num_input, num_output = int(number("n_in", 1)), int(number("n_out", 1))
+        num_input, num_output = int(row.needed("n_in", 1)), int(row.needed("n_out", 1))
         if prefix_len > num_input:
-            raise FileFormatError(path, f"{place}.n_in {num_input} is below {where}.prefix_len {prefix_len}")
+            raise row.wrong("n_in", f"{num_input} is below {run.named('prefix_len')} {prefix_len}")
         prefix = () if groups is None else (Segment(groups[position], prefix_len),)
-        arrival = max(number("arrival", -early_seconds), 0.0)
-        sizes.append(_sizes(path, row, place))
+        arrival = max(row.needed("arrival", -early_seconds), 0.0)
+        sizes.append(_sizes(row))
         request = Request(arrival, num_input, num_output, prefix)
-        requests.append(request if conversations is None else conversations.turn(request, row, place))
+        requests.append(request if conversations is None else conversations.turn(request, row))
         # After a stall all tokens of an answer may come at one moment.
-        tpot_ms = max(number("tpot_ms", 0.0), TINY_MS) if num_output > 1 else 0.0
-        values.append((arrival, num_output, number("ttft_ms", TINY_MS), tpot_ms, number("e2e_ms", TINY_MS)))
+        tpot_ms = max(row.needed("tpot_ms", 0.0), TINY_MS) if num_output > 1 else 0.0
+        latencies = row.needed("ttft_ms", TINY_MS), tpot_ms, row.needed("e2e_ms", TINY_MS)
+        values.append((arrival, num_output, *latencies))
     order = sorted(range(len(rows)), key=lambda index: requests[index].arrival)
     arrival, n_out, ttft, tpot, e2e = np.array(values)[order].T
     duration = float((arrival + e2e / 1e3).max() - arrival.min())
     # From the optional field ``itl_p50_ms`` of the requests
-    gaps = [
-        _numbers(path, row, f"{where}.requests[{position}]")("itl_p50_ms", TINY_MS)
-        for position, row in enumerate(rows)
-        if "itl_p50_ms" in row
-    ]
+    gaps = [row.needed("itl_p50_ms", TINY_MS) for row in rows if "itl_p50_ms" in row.holder]
+    summary = run.maybe("summary")
     return MeasuredRun(
         kind=kind, label=_label(kind, run.holder), workload=_workload(run, [requests[index] for index in order]),
         ttft=ttft / 1e3, tpot=tpot[n_out > 1] / 1e3, output_tokens_per_second=float(n_out.sum()) / duration,
         rate=_rate(run.holder, arrival), token_gap=float(np.median(gaps)) / 1e3 if gaps else None,
-        hits=hits_of(path, rows, where), joules=_counted(run, "joule"), mean_watts=_counted(run, "mean_w"),
+        hits=hits_of(rows), joules=summary.number("joule", TINY_MS), mean_watts=summary.number("mean_w", TINY_MS),
         sizes=tuple(sizes[index] for index in order) if any(sizes) else (),
     )  # fmt: skip
 
 
-def _sizes(path: Path, row: dict[str, Any], place: str) -> list[tuple[int, int]]:
+def _sizes(row: Fields) -> list[tuple[int, int]]:
     """Of the images in a prompt, which count in its ``n_in``."""
-    sizes = row.get("images", [])
+    sizes = row.holder.get("images", [])
     try:
         found = [(width, height) for width, height in sizes]
     except (TypeError, ValueError):
         found = [(0, 0)]
     if not all(type(side) is int and side > 0 for size in found for side in size):
-        raise FileFormatError(path, f"{place}.images must be a list of [width, height], not {sizes!r}")
+        raise row.other("images", "a list of [width, height]")
     return found
 
 
@@ -248,13 +234,6 @@ def _workload(run: Fields, requests: list[Request]) -> Workload:
     return Workload(tuple(at_once), concurrency=run.at_least(name, 1), description=description)
 
 
-def _counted(run: Fields, name: str) -> float | None:
-    summary = run.holder.get("summary")
-    if not isinstance(summary, dict) or name not in summary:
-        return None
-    return _numbers(run.path, summary, f"{run.place}.summary")(name, TINY_MS)
-
-
 def _rate(run: Mapping[str, Any], arrival: npt.NDArray[Any]) -> float:
     stated = run.get("rate")
     if isinstance(stated, int | float) and not isinstance(stated, bool) and 0 < stated < math.inf:
@@ -271,15 +250,3 @@ def _label(kind: str, run: Mapping[str, Any]) -> str:
     if (clients := run.get("clients", run.get("concurrency"))) is not None:
         return f"{kind} {clients} clients"
     return f"{kind} {run['rate']:g}/s" if isinstance(run.get("rate"), int | float) else kind
-
-
-def _numbers(path: Path, row: Any, place: str) -> Callable[..., float]:
-    """A reader of the finite numbers of one request, 0 or more by default."""
-
-    def number(name: str, least: float = 0) -> float:
-        value = row.get(name) if isinstance(row, dict) else None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
-            raise FileFormatError(path, f"{place}.{name} must be a number of at least {least:g}, not {value!r}")
-        return float(value)
-
-    return number
