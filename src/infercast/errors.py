@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST = 1e12  # No number of a file is larger, unless more is allowed
 
 EXTRAS = {
     "web": ("starlette", "uvicorn", "pydantic"), "report": ("matplotlib",), "fit": ("catboost", "pandas", "pyarrow"),
@@ -89,6 +88,8 @@ def reading(path: object, kind: str, *others: type[Exception]) -> Iterator[None]
 class Fields:
     """An object of a file, each field of which is checked as it is read: what is wrong names the file and the field."""
 
+    largest = 1e12  # No number is larger unless more is allowed
+
     def __init__(self, path: Path, holder: Any, place: str = "") -> None:
         """``place`` is where it stands in the file: ``runs[0]``."""
         if not isinstance(holder, Mapping):
@@ -145,18 +146,16 @@ class Fields:
             raise self.wrong(name, f"must be at least {least}, not {value}")
         return value
 
-    def number(self, name: str, least: float = 0.0, most: float = MOST) -> float | None:
+    def number(self, name: str, least: float = 0.0, most: float = largest) -> float | None:
         value = self.holder.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            ends = (
-                "" if least <= -MOST else f" of at least {least:g}" if most >= MOST else f" from {least:g} to {most:g}"
-            )
-            raise self.other(name, f"a number{ends}")
+            ends = f" of at least {least:g}" if most >= self.largest else f" from {least:g} to {most:g}"
+            raise self.other(name, "a number" if least <= -self.largest else f"a number{ends}")
         return float(value)
 
-    def needed(self, name: str, least: float = 0.0, most: float = MOST) -> float:
+    def needed(self, name: str, least: float = 0.0, most: float = largest) -> float:
         value = self.number(name, least, most)
         if value is None:
             raise self.other(name, "a number")

@@ -50,8 +50,7 @@ ON_CHIP_FIELDS: dict[str, Rule] = {
     "tensor_flops_per_sm_clock": RATES,
 }  # Facts of an architecture; a GPU file may replace any of them
 TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: isinstance(value, str) and value in TOPOLOGIES)
-MEMORIES = ("hbm", "gddr")
-MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in MEMORIES)
+MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in ("hbm", "gddr"))
 ARCHITECTURE_FIELDS: dict[str, Rule] = {
     **dict.fromkeys(("vendor", "compute_capability", "kernels"), TEXT),
     "memory": MEMORY,

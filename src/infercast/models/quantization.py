@@ -61,8 +61,6 @@ ATTENTION_HOMES = ("self_attn.", "mixer.")  # What attention is called in a laye
 # A regular expression comes from an untrusted file. With few repetitions, none of them around a group, matching a
 # module's short name cannot take long.
 LONGEST_EXPRESSION = 200
-REPEATED_GROUP = re.compile(r"\)[*+{?]")
-REPETITION = re.compile(r"[*+{]")
 
 
 def part_modules(layers: Sequence[Layer]) -> dict[str, list[tuple[str, ...]]]:
@@ -123,9 +121,9 @@ class ModuleNames(NamedTuple):
 
 
 def _safe_expression(text: str) -> list[re.Pattern[str]]:
-    harmless = len(text) <= LONGEST_EXPRESSION and not REPEATED_GROUP.search(text)
+    harmless = len(text) <= LONGEST_EXPRESSION and not re.search(r"\)[*+{?]", text)
     most_repetitions = 4
-    if not harmless or len(REPETITION.findall(text)) > most_repetitions:
+    if not harmless or len(re.findall(r"[*+{]", text)) > most_repetitions:
         return []
     try:
         return [re.compile(text)]

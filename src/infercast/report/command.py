@@ -34,7 +34,6 @@ BEST, FEW_EFFECTS = 4, 2  # changes on one screen, and what each of them does
 BRIEF = {IGNORED: "no forecast depends on it"}  # one note for all flags of a status, and where they are many:
 SHORT = BRIEF | {NOT_MODELLED: "--full says which way each moves the result", REFUSED: "--full says why"}
 MORE = "--full (every flag, memory, all that was tried), --no-advice (at once), --json"
-_ADVICE_COLUMNS = ("change", "what it does", "mean gain", "")
 _FORECAST_COLUMNS = (
     "load", "requests/s", "TTFT p50", "p99", "80 % interval", "TPOT p50", "p99", "80 % interval", "output tokens/s",
     "state",
@@ -184,7 +183,8 @@ def _render_advice(explained: Explained, advised: Advised) -> list[RenderableTyp
     ):
         if changes:
             rows = [_advice_row(each, several) for each in changes]
-            parts.append(Section(title, Grid(_ADVICE_COLUMNS, rows, text_columns=2, notes_at=(3,))))
+            columns = ("change", "what it does", "mean gain", "")
+            parts.append(Section(title, Grid(columns, rows, text_columns=2, notes_at=(3,))))
     rest = [("no effect beyond chance", ", ".join(advised.without_effect))] if advised.without_effect else []
     rest += [(f"refused: {label}", reason) for label, reason in advised.refused]
     if rest:

@@ -22,7 +22,6 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 LENGTHS = re.compile(r" \([^)]*\)")  # ranges of lengths in the description of a workload
 TITLE = "80 % intervals, from how far kernels, host and release may be off, and from chance"
-MEDIANS = {"ttft": "TTFT p50", "tpot": "TPOT p50"}
 PARTS = {"kernels": "kernels", "host": "your host", "release": "the release", "luck": "luck"}
 LEAST = 0.005  # parts below this are left out
 EVIDENCE = {
@@ -226,7 +225,7 @@ def render_intervals(intervals: Intervals) -> RenderableType:
 
 def rest_rows(intervals: Intervals) -> list[tuple[str, str]]:
     """What medians' intervals are made of, each part by itself, and what would narrow them."""
-    shown = {MEDIANS[name]: rests for name, rests in intervals.rests.items()}
+    shown = {f"{name.upper()} p50": rests for name, rests in intervals.rests.items()}
     rows = []
     for title, rests in shown.items():
         parts = ((words, getattr(rests, name)) for name, words in PARTS.items())

@@ -18,7 +18,6 @@ from infercast.units import MILLI, format_seconds
 MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000  # of one file, of all files together, and of a text in one
 QUANTITIES: tuple[Quantity[Forecast], ...] = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
 BOUND, OVERLOADED = "bound", "overloaded"
-SIDES = ("before", "after")
 Band = tuple[float, float]
 MANY = 10.0  # from here on a ratio says more than a change in per cent
 LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
@@ -63,7 +62,7 @@ def read_runs(paths: Sequence[Path]) -> list[SavedRun]:
     found: list[SavedRun] = []
     for path in paths:
         document = _document(path)
-        sides = [side for side in SIDES if side in document]
+        sides = [side for side in ("before", "after") if side in document]
         if sides:  # of --what-if and of two engines
             found += [_run(Fields(path, document[side], side), f"{path.stem} {side}") for side in sides]
         else:

@@ -69,7 +69,6 @@ UNITS = {RATE: "requests/s", CONCURRENCY: "clients"}
 SHORT = {RATE: "rate", CONCURRENCY: "clients"}
 SHOWN = (("TTFT", "ttft"), ("TPOT", "tpot"))
 MARKS = {"p50": "o", "p95": "+", "p99": "x"}
-TPOT_MARKS = {"p50": "o", "p95": "x"}
 MOST_POINTS, DRAWN = 20, 9  # points on one screen, and up to how many there is room for charts
 MORE = "--full (all charts, caveats), --plot FILE, --csv FILE, --json; `simulate` has all intervals of a row"
 WORTH = 0.01  # a saving below this share is not worth a setting
@@ -85,8 +84,6 @@ SPECULATION_FIELDS: tuple[Field[LoadPoint], ...] = (
     Field("", lambda point: point.drafted.ttft.p50, "with", format_seconds, 2),
     Field("", lambda point: _accepted(point.drafted), "accepted length", "{:.2f}".format, 3),
 )
-BINS = 144  # marks across a chart
-LABELS = 8
 DAY = 24.0  # hours
 
 
@@ -492,7 +489,8 @@ def _charts(found: Savings) -> list[Chart]:
     boards = [drawn(point)[0].joules_per_output_token for point in found.points]
     wall = [joules_of(point) for point in found.points]
     energy = [Series("at the wall", "x", wall), Series("GPU boards", "o", boards)]
-    tpot = [Series(name, mark, _numbers(found.points, f"forecast.tpot.{name}")) for name, mark in TPOT_MARKS.items()]
+    marks = (("p50", "o"), ("p95", "x"))
+    tpot = [Series(name, mark, _numbers(found.points, f"forecast.tpot.{name}")) for name, mark in marks]
     limits = () if found.slo is None else found.slo.limits
     limit = min((each.seconds for each in limits if each.quantity == "tpot"), default=None)
     return [
@@ -710,10 +708,10 @@ def _how_long(day: PolicyDay) -> str:
     return "per day" if abs(day.hours - DAY) < 1.0 else f"for the {format_figure(day.hours)} hours of the trace"
 
 
-def day_charts(plan: DayPlan, most: int = BINS) -> list[Chart]:
+def day_charts(plan: DayPlan, most: int = 144) -> list[Chart]:
     positions = [middle / 3600.0 for middle in plan.traffic.middles(most)]
     each = plan.traffic.num_windows * plan.traffic.window / len(positions)
-    apart = max(1, round(len(positions) / LABELS))
+    apart = max(1, round(len(positions) / 8))  # labels
     labels = [clock(place * each) if place % apart == 0 else "" for place in range(len(positions))]
     rates = plan.traffic.means(plan.traffic.counts / plan.traffic.window, most)
     marked = zip(plan.policies, ("-", "s", "a"), strict=True)

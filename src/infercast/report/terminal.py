@@ -30,7 +30,6 @@ PIPE_WIDTH = 160
 SCREEN, LINES = 100, 40  # columns and lines of a screen, within which every answer fits unless --full is asked for
 LEAST_WIDTH = 40  # on a narrower terminal lines run over its edge
 BETWEEN, RULE = 2, "─"  # blanks between two columns of a table, and what is drawn below its head
-ASKED_FOR = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # variables that ask for colours in a pipe, too
 FOLDED = (
     "What was simulated", "As asked for", "Deployment", "Where time goes", "Caveats", "Notes", "Rests on",
     "Kernels: what",
@@ -42,7 +41,6 @@ WIDEST, NARROWEST = 110, 40
 BESIDE, BELOW = 36, 76  # least width of each of two charts side by side, and the most for one alone
 GAP = 3  # columns between two charts side by side
 STYLES = ("cyan", "yellow", "green", "magenta")
-UNBOUNDED = 10_000
 WIDTH = 76  # of charts, which are drawn with characters
 
 
@@ -206,7 +204,7 @@ def plain_lines(part: Any, width: int) -> list[str] | None:
 def show(*parts: RenderableType, width: int = PIPE_WIDTH) -> None:
     """Print to standard output: in colour and at its width on a terminal, as plain text into a pipe or a file."""
     if (sys.stdout.encoding or "utf-8").lower() == "utf-8" and not (
-        sys.stdout.isatty() or ASKED_FOR & os.environ.keys()
+        sys.stdout.isatty() or {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
     ):
         lines = [plain_lines(part, width) for part in parts]
         if None not in lines:
@@ -521,7 +519,7 @@ class FittingTable:
         return self._table(self._columns)
 
     def _fitting(self, console: Console, options: ConsoleOptions) -> Sequence[Field[Any]]:
-        unbounded = options.update(max_width=UNBOUNDED)
+        unbounded = options.update(max_width=10_000)
         for most in range(max(column.rank for column in self._columns), 0, -1):
             columns = [column for column in self._columns if column.rank <= most]
             if console.measure(self._table(columns), options=unbounded).maximum <= options.max_width:

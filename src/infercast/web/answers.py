@@ -68,7 +68,6 @@ Handler = Callable[[Mapping[str, Any], Tell], Answer]
 OF_RUN = 0.5  # The share of the time of an answer that its run may take; intervals and changes take the rest
 QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
 MOST_COMPARED = 4
-OF_RUNS = ("model", "hardware", "layout", "engine", "traffic", "sessions", "promise")
 _runs: dict[str | None, Watched] = {}
 
 
@@ -586,7 +585,8 @@ def run_key(asked: page.Asked) -> str | None:
     """What a run depends on: everything but prices; None for a dropped config, of which nothing is kept."""
     if asked.config is not None:
         return None
-    return json.dumps({field.name: asked.state[field.name] for field in page.FIELDS if field.group in OF_RUNS})
+    groups = (*page.OF_SYSTEMS, "traffic", "sessions", "promise")
+    return json.dumps({field.name: asked.state[field.name] for field in page.FIELDS if field.group in groups})
 
 
 def decided(asked: page.Asked, run: Watched, *, final: bool = True) -> Watched:

@@ -43,7 +43,6 @@ from infercast.predict.learned import Learned
 # take 290 us on an L40S (Triton's), 80 on an H100 (DeepGEMM's). Rows that physics puts below it are left out.
 
 CHECKED_FAMILIES = ("moe", "gemm")
-TWICE = float(np.log(2.0))
 FLOOR, NEAR, HOST = 0.05, 1.25, float(np.log(8.0))
 """Share of the shortest rows that gives the floor of a table, how many times it a kernel must take to show above the
 host, and log(measured / physics) of the rows at the floor from which on it is the host's."""
@@ -68,7 +67,7 @@ def is_usual(family: str, residual: Array, group: Array) -> Array:
     order = np.lexsort((residual, which))
     starts = np.searchsorted(which[order], np.arange(which.max(initial=-1) + 2))
     middles = residual[order][(starts[:-1] + starts[1:] - 1) // 2]
-    return np.asarray(middles[which] <= TWICE)
+    return np.asarray(middles[which] <= np.log(2.0))
 
 
 FAMILY_OF_TABLE: dict[str, str] = TABLES["family_of"]

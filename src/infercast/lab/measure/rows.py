@@ -181,8 +181,6 @@ def require_pandas() -> Any:
 
 # The profiler's record cut into sections: what ran between one marker kernel and the next.
 
-MARKER = "spin_kernel"
-
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -217,7 +215,7 @@ def cut(events: Iterable[dict[str, Any]]) -> Sections:
     gpu_work = ("kernel", "gpu_memcpy", "gpu_memset")
     work = (event for event in events if event.get("cat") in gpu_work)
     for event in sorted(work, key=lambda event: float(event["ts"])):
-        if MARKER in event["name"]:
+        if "spin_kernel" in event["name"]:  # a marker
             sections.append([])
         elif sections:
             details = event.get("args", {})
@@ -264,7 +262,6 @@ def _check(sections: Sections, expected: int) -> None:
 LONGEST = 64
 NVJET = re.compile(r"_(\d+x\d+)_(\d+x\d+)_(\d+x\d+)_")  # tile, depth and stages of the loop, cluster
 CUTE_TUPLE = re.compile(r"tuple<((?:\s*(?:cute::)?C<\d+>\s*,?)+)>")
-CUTE_NUMBER = re.compile(r"C<(\d+)>")
 
 
 def tile_of(name: str) -> str:
@@ -272,7 +269,7 @@ def tile_of(name: str) -> str:
     found = NVJET.search(name)
     if found:
         return "_".join(found.groups())
-    tuples = ("x".join(CUTE_NUMBER.findall(numbers)) for numbers in CUTE_TUPLE.findall(name))
+    tuples = ("x".join(re.findall(r"C<(\d+)>", numbers)) for numbers in CUTE_TUPLE.findall(name))
     return "_".join(list(dict.fromkeys(tuples))[:3])
 
 

@@ -43,7 +43,6 @@ class Tips:
 
 
 WIDTH, HALF, PHONE = 9.2, 4.1, 3.75  # inches of a full-width chart, of one in a pair, and of a chart on a phone
-MOST_TICKS = 6
 LETTER = 0.077  # inches of a letter of a title, on average
 Paint = Callable[[Any, Tips], None]  # draws on an empty figure of any width, in the colours of `svg`
 
@@ -107,7 +106,7 @@ def stacked(figure: Any, count: int, columns: int) -> tuple[int, int]:
     return (count, 1) if is_narrow(figure) else (-(-count // columns), columns)
 
 
-def round_ticks(axis: Any, low: float, high: float, most: int = MOST_TICKS) -> None:
+def round_ticks(axis: Any, low: float, high: float, most: int = 6) -> None:
     """Ticks of a logarithmic axis at 1, 2 and 5 times powers of ten, or at even steps where it spans less than that."""
     ticks = [mantissa * 10.0**power for power in range(-6, 9) for mantissa in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high]

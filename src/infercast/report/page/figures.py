@@ -25,7 +25,6 @@ from infercast.report.sweep import POLICY_FIELDS, answer_of, basis_rows, day_cav
 from infercast.report.terminal import Chart, cells
 from infercast.units import MILLI, format_seconds
 
-FLAGS = re.DOTALL | re.MULTILINE
 MOST = 288  # stretches across the day: five minutes each
 POLICY_LINES = {"fixed": "-", "scheduled": "--", "autoscaled": "-"}
 MEASURES = ("", "", "tokens/s ", "", "", "TPOT p50 ", "", "TTFT p50 ", "")
@@ -50,9 +49,7 @@ class Plot(NamedTuple):
     def svg(self) -> str:
         """A file of its own, in light and dark as the viewer has it."""
         figure = canvas.drawn(self.name, self.title, (canvas.WIDTH, self.height), self.paint)
-        colours = re.findall(
-            r"^(?::root|@media \(prefers-color-scheme: dark\)) \{.*?^\}", elements.style_sheet(), FLAGS
-        )
+        colours = re.findall(r"(?ms)^(?::root|@media \(prefers-color-scheme: dark\)) \{.*?^\}", elements.style_sheet())
         style = f"<style>{''.join(colours)} svg {{ background: var(--paper); font-family: sans-serif; }}</style>"
         return re.sub(r"(<svg[^>]*>)", lambda tag: tag[1] + style, figure, count=1) + "\n"
 
