@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from infercast.engines.base import Deployment
-from infercast.errors import FileFormatError
+from infercast.errors import FileFormatError, read_json
 from infercast.forecast.kernels import estimate_shape
 from infercast.lab.validate.compare import Comparison, deployment_of
-from infercast.lab.validate.measured import MeasuredFile, load_document, read_measured
+from infercast.lab.validate.measured import MeasuredFile, read_measured
 from infercast.predict.identity import OTHER, family_of_kernel
 from infercast.serve.step import DraftShape, StepShape
 
@@ -170,7 +170,7 @@ def compare_profiles(files: Iterable[MeasuredFile]) -> list[ProfileComparison]:
     compared = []
     for measured in files:
         deployment = deployment_of(measured, None, None)
-        document, has_experts = load_document(measured.path), deployment.model.has_experts
+        document, has_experts = read_json(measured.path), deployment.model.has_experts
         profiles = read_profiles(measured.path, document, deployment.engine.family, has_experts=has_experts)
         compared += [compare_profile(measured.path.name, deployment, profile) for profile in profiles]
     return compared

@@ -85,6 +85,23 @@ def reading(path: object, kind: str, *others: type[Exception]) -> Iterator[None]
         raise FileFormatError(path, f"is not {kind}: {what}", line) from None
 
 
+def read_json(path: Path, kind: str = "JSON", most: int = 2**29) -> dict[str, Any]:
+    """The one object that a JSON file of at most so many bytes holds, gzipped or not."""
+    import gzip  # noqa: PLC0415 - many commands read no file
+    import json  # noqa: PLC0415
+    import zlib  # noqa: PLC0415
+
+    with reading(path, kind, EOFError, zlib.error), path.open("rb") as file:
+        content = file.read(most + 1)  # a pipe or a device does not say how long it is
+        if len(content) > most:
+            raise FileFormatError(path, f"is larger than {most / 1e6:,.0f} MB, too large for {kind}")
+        packed = content.startswith(b"\x1f\x8b")
+        document = json.loads((gzip.decompress(content) if packed else content).decode("utf-8-sig"))
+    if not isinstance(document, dict):
+        raise FileFormatError(path, f"must hold one JSON object, not {type(document).__name__}")
+    return document
+
+
 class Fields:
     """An object of a file, each field of which is checked as it is read: what is wrong names the file and the field."""
 

@@ -30,7 +30,7 @@ def test_malformed_traces_name_file_line_and_field(infercast: Any, tmp_path: Pat
     ("text", "expected"),
     [
         ('{\n"architectures": ["LlamaForCausalLM"],\n"hidden_size": ,\n}', "line 3"),
-        ("[]", "holds one object"),
+        ("[]", "must hold one JSON object"),
         (json.dumps({"architectures": ["LlamaForCausalLM"]}), "the field num_attention_heads is missing"),
         (json.dumps({"architectures": ["RwkvForCausalLM"]}), "RwkvForCausalLM"),
         (

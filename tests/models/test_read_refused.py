@@ -148,8 +148,8 @@ def test_an_empty_config():
     [
         (b'{\n  "hidden_size": 1,\n  oops\n}', r"broken\.json, line 3: is not JSON: "),
         (b"", "line 1: is not JSON: "),
-        (b"[1, 2]", "holds one object, not a list"),
-        (b"3", "holds one object, not a int"),
+        (b"[1, 2]", "must hold one JSON object, not list"),
+        (b"3", "must hold one JSON object, not int"),
         (b"[" * 200_000, "nested too deeply"),
         (b'{"hidden_size": ' + b"9" * 10_000 + b"}", "is not JSON: Exceeds the limit"),
         (b"\xff\xfe\x00", "is not UTF-8 text, so not JSON"),

@@ -192,7 +192,7 @@ def test_files_that_are_none(save: Save, text: str, words: str) -> None:
 def test_too_many_and_none(save: Save, document: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="9 runs are more than a page compares"):
         save(**{f"run{number}": document for number in range(9)})
-    with pytest.raises(InputError, match=r"none\.json cannot be read: No such file"):
+    with pytest.raises(InputError, match=r"none\.json: cannot be read: No such file"):
         read_runs([tmp_path / "none.json"])
 
 

@@ -39,5 +39,5 @@ def test_a_probe_in_the_file_or_beside_it_is_used_and_named(document: Any, write
 
 def test_a_wrong_probe_is_named(document: Any, write: Any, tmp_path: Path) -> None:
     (tmp_path / "runs.probe.json").write_text("[]")
-    with pytest.raises(FileFormatError, match=r"runs\.probe\.json: is not what"):
+    with pytest.raises(FileFormatError, match=r"runs\.probe\.json: must hold one JSON object"):
         slower(document, write, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cache
 from math import exp, inf, log, prod
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.errors import FileFormatError, UnknownNameError, reading
+from infercast.errors import FileFormatError, UnknownNameError, read_json
 
 MEASURED = "measured"  # The machines that engines were measured on, and the default CPU
 
@@ -61,9 +60,7 @@ class HostProbe(NamedTuple):
 
 
 def read_probe(path: Path) -> HostProbe:
-    with reading(path, "JSON"):
-        document = json.loads(path.read_text(encoding="utf-8"))
-    return probe_of(document, path)
+    return probe_of(read_json(path), path)
 
 
 def probe_of(document: Any, path: Path) -> HostProbe:

@@ -8,10 +8,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError, reading
+from infercast.errors import FileFormatError, InputError, UnknownNameError, UnsupportedModelError, read_json
 from infercast.models import families, library
 from infercast.models.families.fields import PREDICTION, read_prediction
 from infercast.models.families.vision import read_vision
@@ -26,7 +27,7 @@ DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules"
 """Layers behind the others; some lists have an item for each of them too."""
 AUTO = "auto"
 FORMATS = {AUTO: "", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-LARGEST_FILE = 64 * 2**20
+_load = partial(read_json, most=64 * 2**20)
 SAME_SIZE = 0.93  # Scales, norms and encoders that are not counted make files differ a little
 BESIDE = "encoders beside the language model are left out"
 ODD = re.compile("mamba|ssm|rwkv|lru_|linear_(attn|num|key|value)|lightning|compress_ratio|hash_layers|index_topk|loop")
@@ -207,16 +208,6 @@ def _from_folder(folder: Path) -> Source:
     listed = index.section("metadata").count("total_size")
     stored = listed or sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return Source(values, folder.absolute().name or "model", str(config), stored=stored)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    with reading(path, "JSON"):
-        if path.stat().st_size > LARGEST_FILE:
-            raise FileFormatError(path, f"larger than {LARGEST_FILE // 2**20} MiB, too large for a config.json")
-        values = json.loads(path.read_text(encoding="utf-8-sig"))
-    if not isinstance(values, dict):
-        raise FileFormatError(path, f"a config.json holds one object, not a {type(values).__name__}")
-    return values
 
 
 def _architecture(found: Source) -> tuple[str, families.Family]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercast.bundled import read_data
-from infercast.errors import Fields, FileFormatError, InputError
+from infercast.errors import Fields, FileFormatError, InputError, read_json
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import NAMES
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
@@ -61,7 +60,7 @@ def read_runs(paths: Sequence[Path]) -> list[SavedRun]:
     """The runs of several files, the first of which the others are compared with."""
     found: list[SavedRun] = []
     for path in paths:
-        document = _document(path)
+        document = read_json(path, "JSON of `infercast simulate ... --json`", MOST_BYTES)
         sides = [side for side in ("before", "after") if side in document]
         if sides:  # of --what-if and of two engines
             found += [_run(Fields(path, document[side], side), f"{path.stem} {side}") for side in sides]
@@ -83,23 +82,6 @@ def _numbered(found: list[SavedRun]) -> list[SavedRun]:
         run if names.count(run.name) == 1 else run._replace(name=f"{run.name} ({number})")
         for number, run in enumerate(found, 1)
     ]
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)  # a pipe or a device does not say how long it is
-    except OSError as problem:
-        raise InputError(f"{path} cannot be read: {problem.strerror or problem}") from None
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path} is larger than {MOST_BYTES // 1_000_000} MB, which no saved run is")
-    try:
-        document = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise FileFormatError(path, "is not JSON; save a run with `infercast simulate ... --json > run.json`") from None
-    if not isinstance(document, dict):
-        raise FileFormatError(path, f"must hold one JSON object, not {type(document).__name__}")
-    return document
 
 
 def _number(fields: Fields, key: str) -> float | None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from glob import escape
@@ -18,7 +15,7 @@ import numpy.typing as npt
 from infercast.bundled import DATA
 from infercast.engines.base import measured_engine
 from infercast.engines.settings import MeasuredSetup
-from infercast.errors import Fields, FileFormatError, InputError, reading
+from infercast.errors import Fields, InputError, read_json
 from infercast.forecast.deploy import image_of
 from infercast.hardware.host import HostProbe, mean_probe, probe_of, read_probe
 from infercast.models.spec import ModelConfig
@@ -114,7 +111,7 @@ def shipped_runs(engine: str = FIRST_MEASURED) -> list[Path]:
 
 
 def read_measured(path: Path) -> MeasuredFile:
-    document = Fields(path, load_document(path))
+    document = Fields(path, read_json(path, "JSON or gzipped JSON"))
     stated, runs = document.get("config", dict), document.get("runs", list)
     if any(isinstance(run, dict) and _is_streamed(run.get("requests")) for run in runs):
         stated = {"api_server": True, "gpu": "", **stated}
@@ -146,15 +143,6 @@ def _probe(path: Path, document: Mapping[str, Any]) -> HostProbe | None:
 def _is_streamed(rows: Any) -> bool:
     """Whether a client counted the parts of answers, as those of a server over HTTP do."""
     return isinstance(rows, list) and bool(rows) and isinstance(rows[0], dict) and "chunks" in rows[0]
-
-
-def load_document(path: Path) -> dict[str, Any]:
-    with reading(path, "JSON or gzipped JSON", EOFError, zlib.error):
-        content = path.read_bytes()
-        document = json.loads(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
-    if not isinstance(document, dict):
-        raise FileFormatError(path, f"must hold one JSON object, not {type(document).__name__}")
-    return document
 
 
 def _read_run(run: Fields) -> MeasuredRun:
