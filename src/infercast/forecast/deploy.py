@@ -21,7 +21,7 @@ from infercast.forecast.option_table import OPTIONS, ROUTINGS, SAMPLINGS
 from infercast.forecast.option_table import WORKLOAD as LOAD
 from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware import gpu as gpus
-from infercast.hardware.host import MEASURED, HostProbe, read_probe
+from infercast.hardware.host import MEASURED, HostProbe, probe_of, read_probe
 from infercast.hardware.load import is_modelled
 from infercast.lazy_classes import dataclass, fields, replace
 from infercast.models.images import parse_images
@@ -44,7 +44,7 @@ TASKS = {"auto": "", "generate": "generate"} | dict.fromkeys(
 )
 ModelSource = str | Path | Mapping[str, Any] | ModelConfig
 GpuSource = str | Path | Gpu
-HostSource: TypeAlias = "str | Path | HostCosts | HostProbe | None"
+HostSource: TypeAlias = "str | Path | HostCosts | HostProbe | dict[str, Any] | None"
 Lengths = LengthDistribution | str | int
 RATES = ("rate", "concurrency", "session_rate")  # How much is sent, in one of three ways
 SENT = ("images", "client_timeout", "retries", "cancel")  # What is added to requests of any kind
@@ -348,8 +348,12 @@ def host_of(engine: Engine, host: HostSource = None, gpu: Gpu | None = None) -> 
     """Host costs by the name of a CPU, by a file, or as given; None: as measured, or of the CPU that the GPU has."""
     if host is None or isinstance(host, HostCosts):
         return host or engine.default_host().on_cpu(MEASURED if gpu is None else gpu.cpu)
-    if not isinstance(host, str | Path):
+    if isinstance(host, dict):
+        host = probe_of(host, Path("the probe"))
+    if isinstance(host, HostProbe):
         return engine.default_host().on_machine(host)
+    if not isinstance(host, str | Path):
+        raise InputError(f"host {host!r} is no CPU's name, no path of a host.json or a .toml, and no contents of one")
     address = r"localhost|\[?[0-9a-f]*:[0-9a-f:]*\]?|\d+(\.\d+){3}"  # What an engine's own ``--host`` takes
     if re.fullmatch(address, str(host), re.IGNORECASE):
         raise InputError(

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from infercast.lab.validate.compare import Comparison, FileParts, LoadErrors, RunComparison, Validation
-from infercast.report.terminal import Field, Grid, Section, at, cells, pick, record
+from infercast.report.terminal import Field, Grid, Paragraph, Section, at, cells, pick, record
 from infercast.units import MILLI, format_percent
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
@@ -76,6 +76,7 @@ def render_totals(validation: Validation) -> list[RenderableType]:
     error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
     joules = f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"
     left_out = f" ({validation.num_stalled} stalled runs left out)" if validation.num_stalled else ""
+    left_out += "" if validation.hosts else "; host times as bundled, no probe was found"
     covered = [
         *((kind, _coverage_cells(validation, kind=kind)) for kind in validation.kinds),
         *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
@@ -83,11 +84,19 @@ def render_totals(validation: Validation) -> list[RenderableType]:
     ]
     totals: list[RenderableType] = [Section(f"Median absolute error{left_out}", medians)]
     totals += [] if error is None else [Text(joules)]
+    totals += [Paragraph(_hosts_said(validation))] if validation.hosts else []
     if validation.coverage(*QUANTITIES) is None:  # a part was turned off
         return totals
     rows = [(name, *cells) for name, cells in covered]
     title = "Measured values inside the 80 % intervals of forecasts, and their mean half width"
     return [*totals, Section(title, Grid(("runs", *TITLES, "all"), rows, notes_at=(0,)))]
+
+
+def _hosts_said(validation: Validation) -> str:
+    """Whose host times these are, where not the bundled ones."""
+    told, bundled = dict.fromkeys(validation.hosts.values()), len(validation.kv_blocks) - len(validation.hosts)
+    said = f"Host times: {next(iter(told)) if len(told) == 1 else f'by probes of {len(validation.hosts)} files'}"
+    return f"{said}; as bundled where files have no probe, {bundled}" if bundled else said
 
 
 def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:

@@ -355,7 +355,7 @@ class Validation:
     runs: tuple[RunComparison, ...]
     kv_blocks: tuple[tuple[str, Comparison | None], ...]  # Of each file; None where the number was set, not forecast
     num_stalled: int
-    hosts: dict[str, str] = field(default_factory=dict)  # Of files whose machine was probed: what its host times are
+    hosts: dict[str, str] = field(default_factory=dict)  # Of files whose machine was probed or named: its host times
 
     def median_ape(self, quantity: str, kind: str | None = None) -> float | None:
         """Median error of one quantity over the runs, or over those of one kind."""
@@ -443,7 +443,7 @@ def validate(
         blocks = None if num_blocks is None else Comparison(num_blocks, deployment.memory.num_blocks)
         kv_blocks.append((measured.path.name, blocks))
         num_stalled += measured.num_stalled
-        if deployment.host.is_measured:
+        if deployment.host.is_measured or host is not None:
             hosts[measured.path.name] = deployment.host.title
         replica = deployment.replica(warmed_up=warmed_up or measured.is_warm)
         for run in (with_images_of(each, deployment.model) for each in measured.runs):

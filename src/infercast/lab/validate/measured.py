@@ -133,7 +133,7 @@ def _probe(path: Path, document: Mapping[str, Any]) -> HostProbe | None:
     """What says how fast the host was: probes in a file of runs, or else files next to it (``runs.probe.json``)."""
     inside = [document[name] for name in ("probe", "probe_before", "probe_after") if document.get(name) is not None]
     stem = path.name.removesuffix(".gz").removesuffix(".json")
-    endings = () if inside else (".*probe*.json", "[_-]probe*.json")
+    endings = () if inside else (".*probe*.json", "[_-]probe*.json", "[._-]host.json")
     files = sorted({each for ending in endings for each in path.parent.glob(f"{escape(stem)}{ending}")})
     probes = [probe_of(each, path) for each in inside] or [read_probe(each) for each in files]
     where = ", ".join(each.name for each in files) or "the same file"
