@@ -229,6 +229,8 @@ def test_keys_cover_what_a_drafter_reads_unless_told_not_to() -> None:
         ("", "vllm@0.32", (True, 0)),
         ("", "vllm@0.33", (False, 1)),
         (', "disable_lookahead_block_hashes": true', "vllm@0.33", (True, 0)),
+        (', "disable_eagle_block_drop": true', "vllm@0.33", (False, 0)),
+        (', "disable_eagle_block_drop": true, "kv_cache_dtype": "fp8"', "vllm@0.32", (False, 0)),
     ):
         settings = EngineSettings(engine=engine, speculative_config=asked % more)
         drafts = deploy("qwen3.5-9b", "h100-sxm", settings).replica().speculation

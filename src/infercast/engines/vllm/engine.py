@@ -219,6 +219,8 @@ def _keys_of_blocks(drafting: Drafting, settings: ResolvedSettings) -> dict[str,
     """Keys that cover what a drafter reads after a block, of which none is then dropped, where a release has them."""
     ahead = settings.version.has(Rule.HASHES_AHEAD) and settings.enable_prefix_caching and settings.tier is None
     asked = read_object(settings.speculative_config or "{}", "--speculative-config")
+    if asked.get("disable_eagle_block_drop"):
+        return {"drops_block": False}
     if not ahead or not drafting.drops_block or asked.get("disable_lookahead_block_hashes"):
         return {}
     return {"drops_block": False, "hash_ahead": drafting.read_ahead or 1}
