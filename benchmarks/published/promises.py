@@ -17,14 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import RenderableType
 
 from infercast.cli.outputs import print_json
 from infercast.forecast.uncertainty import odds_within
 from infercast.lab.validate.compare import FEWEST_RANKED, Comparison, RunComparison, rank_correlation, validate
 from infercast.lab.validate.measured import read_measured, shipped_runs
 from infercast.report.files import write_whole
-from infercast.report.terminal import Grid, Section, show
+from infercast.report.terminal import Grid, Printable, Section, show
 from infercast.units import format_percent
 
 Array = npt.NDArray[Any]
@@ -174,7 +173,7 @@ STYLE = (
 )
 
 
-def render_reliability(groups: Sequence[Reliability]) -> RenderableType:
+def render_reliability(groups: Sequence[Reliability]) -> Printable:
     columns = ["odds", *(name for group in groups for name in (group.about, "said", "held"))]
     rows = []
     for position, bucket in enumerate(groups[0].buckets):
@@ -246,7 +245,7 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else format_percent(share)
 
 
-def render_orders(orders: Sequence[Order]) -> RenderableType:
+def render_orders(orders: Sequence[Order]) -> Printable:
     columns = ("ranked by", "engines with one load", "loads", "all runs")
     rows = [
         (

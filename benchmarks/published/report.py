@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import RenderableType
-
 from infercast.forecast.intervals import LEVEL
 from infercast.lab.validate.compare import Comparison
 from infercast.report.accuracy import pair_dict
-from infercast.report.terminal import Grid, Section, pick, styled
+from infercast.report.terminal import Grid, Printable, Section, pick, styled
 from infercast.units import MILLI, format_percent
 from published.compare import PublishedComparison, summarise
 from published.promises import Reliability, promises_in, reliability_dict, reliability_in, render_reliability
@@ -36,10 +34,10 @@ def promised(compared: Sequence[PublishedComparison]) -> Reliability:
     return reliability_in(promises_in(compared, LATENCIES), "all")
 
 
-def render_published(compared: Sequence[PublishedComparison]) -> list[RenderableType]:
+def render_published(compared: Sequence[PublishedComparison]) -> list[Printable]:
     columns = ("run", "GPU", "model", "layout", "load", "TTFT ms", "error", "80 %", "TPOT ms", "error", "80 %")
     rows = [_published_row(each) for each in compared if not each.problem]
-    parts: list[RenderableType] = [
+    parts: list[Printable] = [
         Section(
             "Runs: mean measured > mean predicted, and its 80 % interval",
             Grid(columns, rows, text_columns=5, notes_at=(0, 2)),
@@ -78,7 +76,7 @@ def _groups(name: str, compared: Sequence[PublishedComparison]) -> dict[str, lis
     return groups
 
 
-def _group_grid(name: str, compared: Sequence[PublishedComparison]) -> RenderableType:
+def _group_grid(name: str, compared: Sequence[PublishedComparison]) -> Printable:
     of_each = ("mean", "p90", "bias", "in 80 %", "half width")
     columns = (name, "runs", "TTFT median", *of_each, "TPOT median", *of_each)
     rows = [(value, *_group_cells(members)) for value, members in _groups(name, compared).items()]

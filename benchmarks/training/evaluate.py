@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import RenderableType
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -30,7 +29,7 @@ from infercast.predict.fitted import Artifact, load_artifact
 from infercast.predict.identity import KernelProfile, kernel_profile
 from infercast.predict.kernels import learn
 from infercast.predict.learned import Learned, default_artifact
-from infercast.report.terminal import Grid, Section, show
+from infercast.report.terminal import Grid, Printable, Section, show
 from infercast.units import format_percent
 from measure.choose_anchors import choose
 from training.tables import FAMILIES, FILES, read_table
@@ -202,9 +201,9 @@ def _estimated(predictor: Learned, part: Rows, variant: str) -> list[Array]:
     return [part.whole(each) for each in own]
 
 
-def render_evaluation(result: dict[str, Any]) -> list[RenderableType]:
+def render_evaluation(result: dict[str, Any]) -> list[Printable]:
     """One table a family: every GPU, then its dtypes."""
-    parts: list[RenderableType] = []
+    parts: list[Printable] = []
     for family, scores in result["families"].items():
         rows = []
         for gpu, statistics in scores["gpus"].items():

@@ -87,8 +87,8 @@ def test_a_plan_says_how_its_winner_changes_with_the_odds(answered: Any) -> None
 def test_what_does_not_fit_a_screen_is_left_out_by_rank() -> None:
     table = Section("Rows", Grid(("a", "b"), [(str(number), "x") for number in range(100)]))
     details = Section("Caveats", styled("one\n" * 30))
-    assert on_screen([styled("short")])[0].plain == "short"
+    assert on_screen([styled("short")])[0].text == "short"
     found = on_screen([table, details])
     assert [part.title for part in found[:-1]] == ["Rows"]
     assert len(found[0].body.rows) == 20
-    assert found[-1].plain == "left out: caveats, rows of tables; --full prints all"
+    assert found[-1].text == "left out: caveats, rows of tables; --full prints all"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from infercast import deploy, simulate
 from infercast.engines.vllm.kv_cache import kv_layout
@@ -25,6 +24,7 @@ from infercast.ops import Call
 from infercast.ops.op import Elementwise
 from infercast.predict.families.recurrent import LIBRARIES, UPDATE_KERNELS
 from infercast.report.deployment import render_model
+from infercast.report.terminal import show
 from infercast.serve.step import StepShape
 from infercast.serve.workload.synthetic import synthetic_workload
 
@@ -166,7 +166,7 @@ def test_steps_and_a_workload_come_out(toy, predictor):
 
 
 def test_it_is_described(toy, capsys):
-    Console(width=100).print(*render_model(toy))
+    show(*render_model(toy))
     assert "recurrence, 64 heads of 128; feed-forward of 12,288" in capsys.readouterr().out
 
 

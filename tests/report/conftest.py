@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
 
 from infercast.forecast.deploy import deploy
 from infercast.forecast.result import Forecast
 from infercast.forecast.simulate import simulate
+from infercast.report.terminal import Printable, drawn
 from infercast.serve.workload.synthetic import synthetic_workload
 
 
@@ -39,11 +39,8 @@ def without_tips() -> Callable[[str], str]:
 def text_of() -> Callable[..., str]:
     """Parts as they look on a terminal of some width, without colour."""
 
-    def render(parts: Iterable[RenderableType], width: int = 100) -> str:
-        console = Console(width=width, no_color=True, highlight=False, force_terminal=False)
-        with console.capture() as captured:
-            console.print(*parts, sep="\n")
-        text = captured.get()
+    def render(parts: Iterable[Printable], width: int = 100) -> str:
+        text = "\n".join(drawn(part, width) for part in parts)
         assert max(len(line) for line in text.splitlines()) <= width
         assert "…" not in text, "a number was cut"
         return text

@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import pytest
-from rich.text import Text
 
 from infercast.report.terminal import (
     LEAST_WIDTH,
@@ -16,6 +15,7 @@ from infercast.report.terminal import (
     Paragraph,
     Section,
     show,
+    styled,
 )
 
 
@@ -50,7 +50,7 @@ def test_facts_stand_side_by_side(text_of: Any) -> None:
 
 
 def test_parts_are_separated_by_one_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Section("One", Text("first")), Section("Two", Text("second")))
+    show(Section("One", styled("first")), Section("Two", styled("second")))
     assert capsys.readouterr().out == "One\n  first\n\nTwo\n  second\n"
 
 

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from infercast.lab.validate.compare import Comparison, FileParts, LoadErrors, RunComparison, Validation
-from infercast.report.terminal import Field, Grid, Paragraph, Section, at, cells, pick, record
+from infercast.report.terminal import Field, Grid, Group, Paragraph, Printable, Section, at, cells, pick, record, styled
 from infercast.units import MILLI, format_percent
 
 QUANTITIES = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_second")
@@ -52,7 +49,7 @@ FILE_FIELDS: tuple[Field[FileParts], ...] = (
 )
 
 
-def render_validation(validation: Validation) -> list[RenderableType]:
+def render_validation(validation: Validation) -> list[Printable]:
     parts = [_render_file(validation, name, blocks) for name, blocks in validation.kv_blocks]
     # Of runs with arrivals over time, where single requests differ.
     scattered = [run for run in validation.runs if run.scatter and not (run.parts and run.parts.is_static)]
@@ -71,7 +68,7 @@ def render_validation(validation: Validation) -> list[RenderableType]:
     ]
 
 
-def render_totals(validation: Validation) -> list[RenderableType]:
+def render_totals(validation: Validation) -> list[Printable]:
     medians = Grid(("runs", "count", *TITLES), [_median_row(validation, kind) for kind in (*validation.kinds, None)])
     error, inside = validation.median_ape(JOULES), validation.coverage(JOULES)
     joules = f"Joules per output token: {_percent(error)} in the median, {_percent(inside)} inside the 80 % intervals"
@@ -82,8 +79,8 @@ def render_totals(validation: Validation) -> list[RenderableType]:
         *((name, _coverage_cells(validation, file=name)) for name, _ in validation.kv_blocks),
         ("all", _coverage_cells(validation)),
     ]
-    totals: list[RenderableType] = [Section(f"Median absolute error{left_out}", medians)]
-    totals += [] if error is None else [Text(joules)]
+    totals: list[Printable] = [Section(f"Median absolute error{left_out}", medians)]
+    totals += [] if error is None else [styled(joules)]
     totals += [Paragraph(_hosts_said(validation))] if validation.hosts else []
     if validation.coverage(*QUANTITIES) is None:  # a part was turned off
         return totals
@@ -105,7 +102,7 @@ def _coverage_cells(validation: Validation, **chosen: str) -> list[str]:
     return ["-" if share is None else f"{_percent(share)}, +-{_percent(width)}" for share, width in both]
 
 
-def _load_sections(validation: Validation) -> list[RenderableType]:
+def _load_sections(validation: Validation) -> list[Printable]:
     classes = [each for each in validation.by_load() if each.num_runs]
     if not classes:
         return []
@@ -124,7 +121,7 @@ def _error_cells(each: LoadErrors, name: str) -> list[str]:
     return [*(_percent(error) for error in errors[:-1]), signed_percent(errors.bias)]
 
 
-def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> RenderableType:
+def _render_file(validation: Validation, name: str, blocks: Comparison | None) -> Printable:
     columns = ("run", *(column for title in UNITS for column in (title, "error")))
     runs = [run for run in validation.runs if run.file == name]
     counted = "as configured"
@@ -132,7 +129,7 @@ def _render_file(validation: Validation, name: str, blocks: Comparison | None) -
         counted = f"{blocks.measured:,.0f} measured, {blocks.predicted:,.0f} predicted, {signed_percent(blocks.error)}"
     lines = [f"Host: {validation.hosts[name]}"] if name in validation.hosts else []
     lines += [f"KV blocks: {counted}", *_counted_lines(runs), "Runs: measured > predicted", ""]
-    return Section(name, Group(Text("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
+    return Section(name, Group(styled("\n".join(lines)), Grid(columns, map(_run_row, runs), notes_at=(0,))))
 
 
 def _counted_lines(runs: Sequence[RunComparison]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from infercast.forecast.calibration import TITLES, Calibration, Learned, doubts_of, errors_of, keys_of
-from infercast.report.terminal import Facts, Grid, RenderableType, Renderers, Section, pick, styled
+from infercast.report.terminal import Facts, Grid, Printable, Renderers, Section, pick, styled
 from infercast.units import MILLI, format_percent
 
 
@@ -39,7 +39,7 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def render_calibration(calibration: Calibration, written: str | None = None) -> list[RenderableType]:
+def render_calibration(calibration: Calibration, written: str | None = None) -> list[Printable]:
     known = calibration.deployment
     about = [
         ("deployment", f"{known.model} ({known.weights}) on {known.gpu}, {known.layout}, {known.engine}"),
@@ -77,7 +77,7 @@ def _factor_row(name: str, learned: Learned) -> list[str]:
     return [TITLES[name], f"{learned.value:.3f}", f"{low:.3f} to {high:.3f}", widest, told]
 
 
-def _seen(calibration: Calibration) -> list[RenderableType]:
+def _seen(calibration: Calibration) -> list[Printable]:
     rows = []
     if calibration.prefix_hit_rate is not None:
         rows.append(("prefix cache", f"{format_percent(calibration.prefix_hit_rate)} of prompt tokens found"))
@@ -86,8 +86,8 @@ def _seen(calibration: Calibration) -> list[RenderableType]:
     return [Section("Seen in the load", Facts(rows))] if rows else []
 
 
-def _errors(calibration: Calibration) -> list[RenderableType]:
-    parts: list[RenderableType] = []
+def _errors(calibration: Calibration) -> list[Printable]:
+    parts: list[Printable] = []
     for left_out, title in ((True, "Error on results that were left out, one by one"), (False, "Error on the results")):
         errors = errors_of(calibration, left_out=left_out)
         if errors:

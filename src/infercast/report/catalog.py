@@ -16,7 +16,7 @@ from infercast.report.terminal import (
     FittingTable,
     Grid,
     Paragraph,
-    RenderableType,
+    Printable,
     Renderers,
     Section,
     styled,
@@ -49,7 +49,7 @@ GPU_FIELDS: tuple[Field[Gpu], ...] = (
 )
 
 
-def brief_names(known: Iterable[Any]) -> list[RenderableType]:
+def brief_names(known: Iterable[Any]) -> list[Printable]:
     """The names alone, of a list that is longer than a screen."""
     alike = groupby((each.name for each in known), lambda name: name.partition("-")[0])
     text = ", ".join(_in_braces(begin, [*names]) for begin, names in alike)
@@ -61,12 +61,12 @@ def _in_braces(begin: str, names: list[str]) -> str:
     return f"{begin}-{{{', '.join(rest)}}}" if len(names) > 1 and all(rest) else ", ".join(names)
 
 
-def render_gpus(gpus: Iterable[Gpu]) -> list[RenderableType]:
+def render_gpus(gpus: Iterable[Gpu]) -> list[Printable]:
     legend = "16-bit, fp8, fp4: dense TFLOP/s. GiB and TB/s: memory and its bandwidth. link: one way between GPUs."
     return [FittingTable(GPU_FIELDS, list(gpus)), styled(legend, style="dim")]
 
 
-def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
+def render_hosts(presets: Iterable[HostCpu]) -> list[Printable]:
     rows = [(each.name, f"{each.single_thread_speed:.2f}", each.title) for each in presets]
     legend = (
         "speed: of one thread, relative to the measured machines, by PassMark's single-thread ratings (sources with "
@@ -75,7 +75,7 @@ def render_hosts(presets: Iterable[HostCpu]) -> list[RenderableType]:
     return [Grid(("name", "speed", "CPU"), rows, notes_at=(2,)), styled(legend, style="dim")]
 
 
-def render_gpu(gpu: Gpu) -> list[RenderableType]:
+def render_gpu(gpu: Gpu) -> list[Printable]:
     rows = [
         *((("announced", gpu.announced),) if gpu.announced else ()),
         ("architecture", f"{gpu.architecture}, compute capability {gpu.compute_capability}"),
@@ -97,7 +97,7 @@ def render_gpu(gpu: Gpu) -> list[RenderableType]:
     return [Section(f"{gpu.title} ({gpu.name})", Facts(rows)), _render_kernels(gpu), _render_prices(gpu.name)]
 
 
-def _render_kernels(gpu: Gpu) -> RenderableType:
+def _render_kernels(gpu: Gpu) -> Printable:
     columns = ("kernels", "of", "known as", "learned from", "error, %")
     rows = [
         (each.kind, each.kernel or "-", each.words, ", ".join(each.chips) or "-", f"{100 * each.error:.0f}")
@@ -113,7 +113,7 @@ def _kernels(gpu: Gpu) -> list[KnownKernel]:
     return kernel_basis(gpu)
 
 
-def _render_prices(gpu: str) -> RenderableType:
+def _render_prices(gpu: str) -> Printable:
     from infercast.forecast.cost import PRICES, Tariff, offers_of  # noqa: PLC0415 - lists of machines do without
 
     offers = offers_of(gpu)

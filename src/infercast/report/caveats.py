@@ -15,7 +15,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.steady import BACKLOGGED, OVERLOADED, State, SteadyState
 from infercast.forecast.uncertainty import borrowed_share, is_older
 from infercast.report.quantities import LEAST, around
-from infercast.report.terminal import RenderableType, Section, pick, styled
+from infercast.report.terminal import Printable, Section, pick, styled
 from infercast.units import format_percent
 
 TITLES = {"prefill": "steps with prompt tokens", "decode": "steps of decoding only"}
@@ -116,7 +116,7 @@ def shared_first(said: Mapping[str, Sequence[str]]) -> list[str]:
     return [*shared, *(f"{', '.join(holders[each])}: {each}" for each in sentences if each not in shared)]
 
 
-def caveat_section(sentences: Iterable[str]) -> RenderableType:
+def caveat_section(sentences: Iterable[str]) -> Printable:
     return Section("Caveats", styled("\n".join(sentences)))
 
 

@@ -20,7 +20,7 @@ from infercast.report.terminal import (
     Facts,
     Grid,
     Paragraph,
-    RenderableType,
+    Printable,
     Renderers,
     Section,
     named_first,
@@ -43,8 +43,8 @@ _FORECAST_COLUMNS = (
 _BRIEF_COLUMNS = ("load", "rate/s", "TTFT p50", "p99", "80 % of it", "TPOT p50", "p99", "80 % of it", "tokens/s")
 
 
-def render_explained(explained: Explained) -> list[RenderableType]:
-    parts: list[RenderableType] = [Section("The command", Facts(_about(explained)))]
+def render_explained(explained: Explained) -> list[Printable]:
+    parts: list[Printable] = [Section("The command", Facts(_about(explained)))]
     if explained.meanings:
         rows = [(f"--{each.flag.name}", each.flag.text, each.default, each.text) for each in explained.meanings]
         columns = ("flag", "value", "default", "what it means here")
@@ -62,14 +62,14 @@ def render_explained(explained: Explained) -> list[RenderableType]:
     return parts
 
 
-def brief_explained(explained: Explained) -> list[RenderableType]:
+def brief_explained(explained: Explained) -> list[Printable]:
     """One screen: what the command does, a forecast, changes by their gain, and the command with them."""
     parts = _brief(explained, BRIEF)
     return parts if on_screen(parts) == parts else _brief(explained, SHORT)
 
 
-def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableType]:
-    parts: list[RenderableType]
+def _brief(explained: Explained, notes: Mapping[str, str]) -> list[Printable]:
+    parts: list[Printable]
     rows = [(name, LENGTHS.sub("", text)) for name, text in _about(explained) if name not in ("read from", "note")]
     if explained.meanings:
         written = (f"--{each.flag.name} {each.flag.text}".rstrip() for each in explained.meanings)
@@ -103,7 +103,7 @@ def _brief(explained: Explained, notes: Mapping[str, str]) -> list[RenderableTyp
     return [*parts, Facts([*told, ("more", MORE)])]
 
 
-def _fixes(fixes: Sequence[Fix]) -> list[RenderableType]:
+def _fixes(fixes: Sequence[Fix]) -> list[Printable]:
     rows = [(each.label, _caution(each.answers, each.gpus)) for each in fixes]
     return [Section("It would start with one of these", Facts(rows))] if rows else []
 
@@ -122,8 +122,8 @@ def _best_changes(advised: Advised) -> list[Advice]:
     return [each for each in found[:BEST] if each.gain > 0.0]
 
 
-def _decisions(explained: Explained) -> list[RenderableType]:
-    parts: list[RenderableType] = []
+def _decisions(explained: Explained) -> list[Printable]:
+    parts: list[Printable] = []
     for each in explained.served:
         if (verdict := each.forecast.verdict) is not None:
             name = "" if len(explained.served) == 1 else f", {each.name} load"
@@ -171,9 +171,9 @@ def _row(served: ServedLoad) -> tuple[str, ...]:
     return (*cells, format_figure(forecast.output_tokens_per_second), forecast.state.word)
 
 
-def _render_advice(explained: Explained, advised: Advised) -> list[RenderableType]:
+def _render_advice(explained: Explained, advised: Advised) -> list[Printable]:
     several = len(explained.served) > 1
-    parts: list[RenderableType] = []
+    parts: list[Printable] = []
     if not advised.ranked:
         parts.append(Section("Advice", styled("Nothing that was tried is better beyond chance on the same GPUs.")))
     for title, changes in (

@@ -17,7 +17,7 @@ from infercast.report.deployment import deployment_facts
 from infercast.report.forecast import forecast_dict, pool_facts, price_words, system_facts
 from infercast.report.kernels import breakdown_dict, render_breakdown, step_dict
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity, latencies_of
-from infercast.report.terminal import Facts, Field, Grid, RenderableType, Section, cells, in_us, pick, styled
+from infercast.report.terminal import Facts, Field, Grid, Printable, Section, cells, in_us, pick, styled
 from infercast.units import MICRO, format_percent, format_seconds
 
 Names = tuple[str, str]
@@ -79,7 +79,7 @@ def _seconds(seconds: float) -> str:
 
 def render_runs(
     runs: tuple[Watched, Watched], changes: str, *, names: Names = AS_ASKED, breakdown: bool = False
-) -> list[RenderableType]:
+) -> list[Printable]:
     before, after = (run.forecast for run in runs)
     both, explained = compare.side_by_side(runs, names), compare.compare_runs(*runs)
     asked = [(f": {title[:1].lower()}{title[1:]}" if len(before.pools) > 1 else "", rows)
@@ -106,7 +106,7 @@ def render_runs(
     ]
 
 
-def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[RenderableType]:
+def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[Printable]:
     for title, run in zip(("As asked for", f"With {changes}"), runs, strict=True):
         yield styled(title, style="bold")
         yield from render_breakdown(break_down(run))
@@ -114,7 +114,7 @@ def _breakdowns(runs: tuple[Watched, Watched], changes: str) -> Iterator[Rendera
 
 def render_steps(
     before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str, question: str
-) -> list[RenderableType]:
+) -> list[Printable]:
     return [
         Section("As asked for", Facts([*deployment_facts(before[0]), ("step", question)])),
         Section(f"With {changes}", Facts(_differing(deployment_facts(before[0]), deployment_facts(after[0])))),
@@ -193,7 +193,7 @@ def headline_rows(before: Forecast, after: Forecast) -> list[tuple[str, ...]]:
     return [*rows, ("estimates", *sources, "")]
 
 
-def _differences(comparison: compare.Comparison, names: Names = AS_ASKED) -> RenderableType:
+def _differences(comparison: compare.Comparison, names: Names = AS_ASKED) -> Printable:
     rows = [_row(each.name, each, comparison) for each in comparison.differences[:SHOWN]]
     rest = comparison.differences[SHOWN:]
     if rest:

@@ -17,7 +17,7 @@ from infercast.forecast.system import BOTH
 from infercast.models import spec
 from infercast.models.layout import ParallelLayout
 from infercast.models.library import bundled_config, bundled_name
-from infercast.report.terminal import Facts, Field, FittingTable, Grid, RenderableType, Renderers, Section, pick, styled
+from infercast.report.terminal import Facts, Field, FittingTable, Grid, Printable, Renderers, Section, pick, styled
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
 from infercast.units import format_bytes, format_count, format_many, format_percent
@@ -34,7 +34,7 @@ def layout_dict(layout: ParallelLayout) -> dict[str, Any]:
     return pick(layout, f"{sizes} enable_expert_parallel=experts")
 
 
-def render_fit(fit: Fit) -> list[RenderableType]:
+def render_fit(fit: Fit) -> list[Printable]:
     model, memory = fit.model, fit.memory
     engine = engine_of(fit.settings)
     title = f"{model.name} ({model.weights.name}) on {fit.layout.gpus} x {fit.gpu.title}, {engine.name}"
@@ -252,7 +252,7 @@ def workload_dict(workload: Workload) -> dict[str, Any]:
     return {"description": workload.description, "requests": len(workload.requests), **cut}
 
 
-def render_workload(workload: Workload) -> list[RenderableType]:
+def render_workload(workload: Workload) -> list[Printable]:
     requests = workload.requests
     tokens = [sum(each) for each in ((one.num_input for one in requests), (one.num_output for one in requests))]
     rows = [("requests", f"{len(requests):,}"), ("tokens", "{:,} input, {:,} output".format(*tokens))]
@@ -292,12 +292,12 @@ MODEL_FIELDS: tuple[Field[spec.ModelConfig], ...] = (
 )
 
 
-def render_models(models: Iterable[spec.ModelConfig]) -> list[RenderableType]:
+def render_models(models: Iterable[spec.ModelConfig]) -> list[Printable]:
     legend = "active: parameters one token uses. heads: query/key-value x width; of a latent (MLA); of a state."
     return [FittingTable(MODEL_FIELDS, list(models)), styled(legend, style="dim")]
 
 
-def render_model(model: spec.ModelConfig) -> list[RenderableType]:
+def render_model(model: spec.ModelConfig) -> list[Printable]:
     weights = spec.weight_bytes(model)
     parameters, active = (format_count(count(model)) for count in (spec.parameter_count, spec.active_parameter_count))
     rows = [

@@ -11,7 +11,7 @@ from infercast.forecast.diagnosis.growth import Binding
 from infercast.forecast.diagnosis.trials import CAPACITY, Gain, value_in
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.result import Forecast
-from infercast.report.terminal import Facts, RenderableType, Renderers, pick
+from infercast.report.terminal import Facts, Printable, Renderers, pick
 
 EXAMPLE = "ttft_p99<1s,tpot_p95<40ms"
 POOLED = "e2e_p99<1s"
@@ -156,7 +156,7 @@ def diagnosis_dict(found: RunDiagnosis) -> dict[str, Any]:
     }
 
 
-def render_diagnosis(found: RunDiagnosis) -> list[RenderableType]:
+def render_diagnosis(found: RunDiagnosis) -> list[Printable]:
     return [Facts([*diagnosis_rows(found), ("next", next_words(found))])]
 
 

@@ -37,8 +37,9 @@ from infercast.report.terminal import (
     Facts,
     Field,
     Grid,
+    Group,
     Paragraph,
-    RenderableType,
+    Printable,
     Renderers,
     Section,
     at,
@@ -66,9 +67,7 @@ IN_BRIEF = ("p50", "p95", "p99")
 MORE = "--full (all tables), --breakdown (where time goes), --report run.html, --json"
 
 
-def render_decision(forecast: Forecast) -> list[RenderableType]:
-    from rich.console import Group  # noqa: PLC0415 - JSON needs none of it
-
+def render_decision(forecast: Forecast) -> list[Printable]:
     parts = []
     if forecast.verdict is not None:
         promises = Group(limit_table(forecast.verdict), Facts(promise_rows(forecast)))
@@ -336,9 +335,9 @@ def request_rows(forecast: Forecast) -> Iterator[str]:
     yield from csv_lines(columns, ([None if cell != cell else cell for cell in row] for row in rows))  # noqa: PLR0124
 
 
-def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[RenderableType]:
+def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> list[Printable]:
     style = "bold" if forecast.state.is_steady else "bold red"
-    about: list[RenderableType] = [styled(forecast.headline, style=style)]
+    about: list[Printable] = [styled(forecast.headline, style=style)]
     about += [Section(title, Facts(rows)) for title, rows in system_facts(forecast)]
     latencies = [(each.title, *latency_cells(values)) for each, values, _ in quantities.latencies_of(forecast)]
     title = "Latency, without ramp-up and drain" if forecast.steady_only else "Latency"
@@ -369,7 +368,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     return [*parts, caveat_section(each for each in caveats(forecast) if not each.endswith(said))]
 
 
-def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[RenderableType]:
+def brief_forecast(forecast: Forecast, intervals: Intervals) -> list[Printable]:
     """One screen, in the order in which people ask: does it hold, how fast, how sure, how much, what to change."""
     state, pools = forecast.state, forecast.deployment.model.pools
     is_plain = state.is_steady and not (forecast.steady.stopped in (CUT, LATE) or forecast.is_short)

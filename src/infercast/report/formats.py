@@ -66,7 +66,7 @@ def _is_interval(name: str, value: Any) -> bool:
     return is_pair and "interval" in name and all(isinstance(each, (int, float)) for each in value)
 
 
-def html(title: str, parts: Iterable[terminal.RenderableType]) -> str:
+def html(title: str, parts: Iterable[terminal.Printable]) -> str:
     body = "".join(map(_written, parts))
     return f'<div class="infercast"><p><b>{escape(title)}</b></p>{body}</div>'
 
@@ -85,10 +85,8 @@ def _written(part: Any) -> str:
             text = _table(part.whole)
         case terminal.Grid():
             text = _table(part)
-        case _ if hasattr(part, "renderables"):  # a Group of rich
-            text = "".join(map(_written, part.renderables))
-        case _ if hasattr(part, "plain"):  # a Text of rich
-            text = _lines(str(part.plain))
+        case terminal.Group():
+            text = "".join(map(_written, part.parts))
         case _:
             text = f"<pre>{escape(terminal.drawn(part))}</pre>"
     return text
@@ -142,11 +140,11 @@ def plain_dict(answer: Any) -> dict[str, Any]:
     return found
 
 
-def plain_tables(answer: Any) -> list[terminal.RenderableType]:
+def plain_tables(answer: Any) -> list[terminal.Printable]:
     document = plain_dict(answer)
     key, rows = next(((key, each) for key, each in document.items() if isinstance(each, list)), ("", []))
     facts = [(name.replace("_", " "), _plain(name, each)) for name, each in document.items() if name != key]
-    parts: list[terminal.RenderableType] = [
+    parts: list[terminal.Printable] = [
         terminal.Section(repr(answer).strip("<>").partition(": ")[2], terminal.Facts(facts))
     ]
     if not rows:

@@ -25,7 +25,7 @@ from infercast.report.terminal import (
     Facts,
     Field,
     Grid,
-    RenderableType,
+    Printable,
     Renderers,
     Section,
     at,
@@ -72,9 +72,7 @@ GAP_FIELDS: tuple[Field[Gap], ...] = (
 )  # fmt: skip
 
 
-def render_step(
-    deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False
-) -> list[RenderableType]:
+def render_step(deployment: Deployment, cost: StepCost, question: str, *, explain: bool = False) -> list[Printable]:
     parts = [Section("Deployment", Facts(deployment_facts(deployment))), *render_cost(cost, question)]
     if notes := estimate_notes(deployment):
         parts.append(Section("Notes", Facts((f"{number}", note) for number, note in enumerate(notes, start=1))))
@@ -83,7 +81,7 @@ def render_step(
     return parts
 
 
-def render_cost(cost: StepCost, question: str = "") -> list[RenderableType]:
+def render_cost(cost: StepCost, question: str = "") -> list[Printable]:
     padded = f", padded to {cost.padded_tokens:,}" if cost.padded_tokens != cost.num_tokens else ""
     gpu = cost.gpu
     seconds, low, high = (format_seconds(float(each)) for each in (gpu.seconds, gpu.low, gpu.high))
@@ -182,10 +180,10 @@ def power_dict(power: KernelPower) -> dict[str, Any]:
     return pick(power, "watts joules joules_per_flop source meter_watts", **ends, limited="is_limited")
 
 
-def render_breakdown(breakdown: Breakdown) -> list[RenderableType]:
+def render_breakdown(breakdown: Breakdown) -> list[Printable]:
     several = f", on {breakdown.side_by_side:,} replicas and stages" if breakdown.side_by_side > 1 else ""
     title = f"Where every second of the {format_seconds(breakdown.duration)} goes{several}"
-    parts: list[RenderableType] = [
+    parts: list[Printable] = [
         Section(title, _run_table(breakdown)),
         Section("Where the time to first token goes, per request", _parts_table(breakdown.first_tokens)),
         Section("The slowest first tokens", _slowest_table(breakdown)),
@@ -197,7 +195,7 @@ def render_breakdown(breakdown: Breakdown) -> list[RenderableType]:
     return parts
 
 
-def render_parts(breakdown: Breakdown) -> list[RenderableType]:
+def render_parts(breakdown: Breakdown) -> list[Printable]:
     """The same for a screen or a notebook, by families and without the requests that it is of."""
     parts = [_run_table(breakdown, families=True), Section("TTFT, per request", _parts_table(breakdown.first_tokens))]
     if breakdown.later_tokens is not None:
@@ -211,7 +209,7 @@ def by_family(breakdown: Breakdown) -> list[tuple[str, list[KernelPart]]]:
     return sorted(families, key=lambda family: -sum(part.total for part in family[1]))
 
 
-def _run_table(breakdown: Breakdown, *, families: bool = False) -> RenderableType:
+def _run_table(breakdown: Breakdown, *, families: bool = False) -> Printable:
     rows = []
     for family, kernels in by_family(breakdown):
         seconds = {kind: sum(kernel.seconds[kind] for kernel in kernels) for kind in KINDS}
@@ -236,7 +234,7 @@ def _total(seconds: float, whole: float) -> tuple[str, str]:
     return (format_seconds(seconds) if seconds > 0 else "-"), format_percent(seconds / whole)
 
 
-def _parts_table(parts: RequestParts) -> RenderableType:
+def _parts_table(parts: RequestParts) -> Printable:
     columns = [parts.mean(), parts.mean(parts.slowest)]
     totals = [sum(column.values()) for column in columns]
     rows = []
@@ -255,7 +253,7 @@ def _parts_table(parts: RequestParts) -> RenderableType:
     return Grid(("", f"all {parts.total.size:,}", "share", slowest, "share"), rows)
 
 
-def _slowest_table(breakdown: Breakdown) -> RenderableType:
+def _slowest_table(breakdown: Breakdown) -> Printable:
     rows = [
         (f"{each.number:,}", format_seconds(each.sent_at), f"{each.num_input:,}", format_seconds(each.ttft),
          largest_parts(each))
@@ -317,7 +315,7 @@ def _parts_dict(parts: RequestParts | None) -> dict[str, Any] | None:
     }
 
 
-def render_diagnosis(diagnosis: Diagnosis) -> list[RenderableType]:
+def render_diagnosis(diagnosis: Diagnosis) -> list[Printable]:
     forecast = diagnosis.forecast
     workload = f"{forecast.workload.description}; {forecast.duration:,.1f} s simulated"
     latencies = [(each.title, *latency_cells(getattr(forecast, each.name))) for each in LATENCIES[:2]]
@@ -380,7 +378,7 @@ def _saved(saving: Saving) -> str:
     return f"{text}, for {format_percent(saving.throughput)} more tokens/s" if saving.throughput >= 0.005 else text
 
 
-def _gap_table(diagnosis: Diagnosis) -> RenderableType:
+def _gap_table(diagnosis: Diagnosis) -> Printable:
     rows = []
     for finding in diagnosis.findings:
         _, gaps = cells(GAP_FIELDS, finding.gaps)

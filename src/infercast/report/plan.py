@@ -36,7 +36,7 @@ from infercast.report.terminal import (
     FittingTable,
     Grid,
     Paragraph,
-    RenderableType,
+    Printable,
     Renderers,
     Section,
     any_has,
@@ -65,7 +65,7 @@ SHOWN = 8  # candidates that did not win, in the table
 RIVALS, CHANGES = 3, 4  # of these, and of what would change the answer, on one screen
 
 
-def brief_plan(plan: Plan, starts: Callable[[Plan], list[str]]) -> list[RenderableType]:
+def brief_plan(plan: Plan, starts: Callable[[Plan], list[str]]) -> list[Printable]:
     """One screen: the winner with what ``starts`` it, rivals, other odds, why it wins and what would change it."""
     parts, winner = _begin(plan, starts), plan.winner
     if winner is not None and winner.figures is not None:
@@ -103,12 +103,12 @@ def _short(text: object) -> str:
     return str(text).replace("(as published, ", "(").replace(" (as published)", "")
 
 
-def _begin(plan: Plan, starts: Callable[[Plan], list[str]] | None = None) -> list[RenderableType]:
+def _begin(plan: Plan, starts: Callable[[Plan], list[str]] | None = None) -> list[Printable]:
     question = plan.question
     sure = f", with odds of {format_odds(question.least_odds)} or more" if question.least_odds else ""
     asked, promised = f"{question.model}: {question.workload.description}", f"{question.slo}{sure}"
     short = f"{LENGTHS.sub('', asked).partition(';')[0]}\n{promised}, on up to {format_gpus(question.max_gpus)}"
-    parts: list[RenderableType] = [Paragraph(short, WIDEST) if starts else styled(f"{asked}; {promised}")]
+    parts: list[Printable] = [Paragraph(short, WIDEST) if starts else styled(f"{asked}; {promised}")]
     if plan.cut:
         parts.append(Paragraph(plan.cut, WIDEST))
     if plan.winner is None:
@@ -122,14 +122,14 @@ def _begin(plan: Plan, starts: Callable[[Plan], list[str]] | None = None) -> lis
     return [*parts, Section(f"winner: {question.goal.says}", Facts(rows))]
 
 
-def _render_odds(plan: Plan) -> list[RenderableType]:
+def _render_odds(plan: Plan) -> list[Printable]:
     found = plan.by_odds
     titles, rows = cells(_row_fields([ODDS]), [row for _, row in found])
     sure = [[f"{format_odds(odds)} or more", *row] for (odds, _), row in zip(found, rows, strict=True)]
     return [Section("the winner by odds", Grid(("asked for", *titles), sure, text_columns=2))] if sure else []
 
 
-def render_plan(plan: Plan) -> list[RenderableType]:
+def render_plan(plan: Plan) -> list[Printable]:
     question, parts = plan.question, _begin(plan)
     if plan.winner is not None:
         spent = "energy" if question.goal.rough else "cost"
@@ -392,9 +392,9 @@ LAYOUT_FIELDS: tuple[Field[LayoutCost], ...] = (
 )  # fmt: skip
 
 
-def render_layouts(layouts: Layouts) -> list[RenderableType]:
+def render_layouts(layouts: Layouts) -> list[Printable]:
     """A table for each kind of GPU, best layouts first, and what cannot be used in one line each."""
-    parts: list[RenderableType] = [styled(f"{layouts.model}: {layouts.workload.description}; latencies are means")]
+    parts: list[Printable] = [styled(f"{layouts.model}: {layouts.workload.description}; latencies are means")]
     slo = next((cost.verdict.slo for cost in layouts if cost.verdict is not None), None)
     if slo is not None:
         parts.append(

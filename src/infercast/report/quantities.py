@@ -11,7 +11,7 @@ from infercast.forecast.intervals import LEVEL, Band, Intervals
 from infercast.forecast.result import Forecast
 from infercast.forecast.run import EngineLoad, MeanAndPeak, PoolRun
 from infercast.forecast.slo import NAMES, Percentiles
-from infercast.report.terminal import Facts, Grid, RenderableType, Section
+from infercast.report.terminal import Facts, Grid, Group, Printable, Section
 
 if TYPE_CHECKING:
     from infercast.forecast.layouts import LayoutCost
@@ -213,10 +213,8 @@ def milliseconds(values: Percentiles | None) -> dict[str, float] | None:
     return None if values is None else {name: getattr(values, name) / units.MILLI for name in NAMES}
 
 
-def render_intervals(intervals: Intervals) -> RenderableType:
+def render_intervals(intervals: Intervals) -> Printable:
     """A table for a terminal of 80 columns, and what holds for rates in a line below."""
-    from rich.console import Group  # noqa: PLC0415 - JSON needs none of it
-
     rows = zip(NAMES, *(_cells(getattr(intervals, each.name)) for each in LATENCIES), strict=True)
     table = Grid(("", *(each.short for each in LATENCIES)), [list(row) for row in rows])
     rates = ("output tokens/s", format_rates(intervals.output_tokens_per_second))

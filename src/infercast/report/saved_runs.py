@@ -11,7 +11,7 @@ from infercast.errors import Fields, FileFormatError, InputError, read_json
 from infercast.forecast.result import Forecast
 from infercast.forecast.slo import NAMES
 from infercast.report.quantities import COSTS, ENERGIES, LATENCIES, LOADS, PROMISES, RESULTS, Quantity
-from infercast.report.terminal import Grid, Paragraph, RenderableType, Section
+from infercast.report.terminal import Grid, Paragraph, Printable, Section
 from infercast.units import MILLI, format_seconds
 
 MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000  # of one file, of all files together, and of a text in one
@@ -297,7 +297,7 @@ def settings_of(runs: Sequence[SavedRun]) -> tuple[list[list[str]], list[tuple[s
     return differing, [(row[0], row[1]) for row in rows if len(set(row[1:])) == 1 and row[1] != "-"]
 
 
-def render_several(runs: Sequence[SavedRun]) -> list[RenderableType]:
+def render_several(runs: Sequence[SavedRun]) -> list[Printable]:
     rows, names = rows_of(runs), [run.name for run in runs]
     differing, _ = settings_of(runs)
     two = len(runs) == 2

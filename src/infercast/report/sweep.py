@@ -41,7 +41,7 @@ from infercast.report.terminal import (
     FittingTable,
     Grid,
     Paragraph,
-    RenderableType,
+    Printable,
     Renderers,
     Section,
     Series,
@@ -115,9 +115,9 @@ POLICY_FIELDS: tuple[Field[PolicyDay], ...] = (
 )
 
 
-def render_sweep(sweep: Sweep) -> list[RenderableType]:
+def render_sweep(sweep: Sweep) -> list[Printable]:
     name = name_of(sweep)
-    parts: list[RenderableType] = [styled(f"{sweep.title}: {sweep.workload}")]
+    parts: list[Printable] = [styled(f"{sweep.title}: {sweep.workload}")]
     parts.append(Section(f"Along {name}", FittingTable(columns_of(sweep), sweep.simulated)))
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
     parts += [Paragraph(sentence, style="dim") for sentence in refused + overload_notes(sweep)]
@@ -132,13 +132,13 @@ def render_sweep(sweep: Sweep) -> list[RenderableType]:
     return parts
 
 
-def brief_sweep(sweep: Sweep) -> list[RenderableType]:
+def brief_sweep(sweep: Sweep) -> list[Printable]:
     """One screen: the rows, latencies as charts where there is room, where it bends, and what to doubt."""
     points = sweep.simulated
     step = -(-len(points) // MOST_POINTS) if points else 1
     title = f"{sweep.title}: {LENGTHS.sub('', sweep.workload)}" + ("" if sweep.slo is None else f"\nSLO {sweep.slo}")
     shown = [FittingTable(columns_of(sweep), points[::step])] if sweep.axis.across is None else map_tables(sweep)[:3]
-    parts: list[RenderableType] = [Paragraph(title, SCREEN), *shown]
+    parts: list[Printable] = [Paragraph(title, SCREEN), *shown]
     refused = [f"{point.label}: {point.problem}" for point in sweep.points if point.problem]
     parts += [Paragraph(sentence, SCREEN, style="dim") for sentence in refused + overload_notes(sweep)]
     if 1 < len(points) <= DRAWN and sweep.axis.across is None:
@@ -169,7 +169,7 @@ def maps_of(sweep: Sweep) -> list[tuple[Field[Any], list[list[Point]]]]:
     return [(each, rows) for each in columns_of(sweep) if each.title in titles]
 
 
-def map_tables(sweep: Sweep) -> list[RenderableType]:
+def map_tables(sweep: Sweep) -> list[Printable]:
     first, second = sweep.axis, sweep.axis.across
     assert second is not None
     columns = [f"{first.name} \\ {second.name}", *second.own_labels]
@@ -406,7 +406,7 @@ def unit_of(found: Savings) -> str:
     return "W" if found.name == POWER else "MHz"
 
 
-def render_savings(found: Savings) -> list[RenderableType]:
+def render_savings(found: Savings) -> list[Printable]:
     what = "power limits" if found.name == POWER else "clocks"
     held = [("SLO", str(found.slo))]
     if found.odds is not None:
@@ -515,7 +515,7 @@ def savings_rows(found: Savings) -> Iterator[str]:
     yield from _csv(found.points, saving_fields(found), found.name)
 
 
-def render_break_even(found: BreakEven) -> list[RenderableType]:
+def render_break_even(found: BreakEven) -> list[Printable]:
     return [
         styled(f"{found.title}: {found.workload}"),
         styled(drafting_words(found.drafting)),
@@ -657,7 +657,7 @@ def autoscaler_rows(plan: DayPlan) -> Iterator[str]:
     yield from csv_lines(row, [[f"{value:.6g}" if isinstance(value, float) else value for value in row.values()]])
 
 
-def render_day(plan: DayPlan) -> list[RenderableType]:
+def render_day(plan: DayPlan) -> list[Printable]:
     return [
         styled(f"{title_of(plan)}: {plan.traffic.description}"),
         Section("Policies", FittingTable(POLICY_FIELDS, plan.policies)),

@@ -6,22 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from itertools import pairwise
+from itertools import chain, pairwise, zip_longest
 from math import ceil, isfinite, log10
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from unicodedata import east_asian_width
 
 from infercast.units import MICRO, MILLI
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.console import RenderableType as RenderableType  # noqa: PLC0414 - for all modules that make tables
-    from rich.measure import Measurement
-    from rich.table import Table
-    from rich.text import Text
-else:
-    RenderableType = Any  # JSON needs nothing of rich
-
 
 T_contra = TypeVar("T_contra", contravariant=True)
 V = TypeVar("V")
@@ -44,29 +35,37 @@ STYLES = ("cyan", "yellow", "green", "magenta")
 WIDTH = 76  # of charts, which are drawn with characters
 
 
+Line = list[tuple[str, str]]
+"""Texts next to each other, each with its style, as ``bold cyan``."""
+
+
+class Printable(Protocol):
+    def lines(self, width: int) -> list[Line]:
+        """What is printed where lines have room for this many letters."""
+
+
+def room_of(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(each) in "WF") for each in text)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    every = (wrap(line, max(width, 1), break_on_hyphens=False) or [""] for line in text.splitlines() or [""])
+    return [each.rstrip() for lines in every for each in lines]
+
+
 class Facts:
     def __init__(self, rows: Iterable[tuple[str, str]]) -> None:
         self.rows = list(rows)
 
-    def __rich__(self) -> Table:
-        from rich.table import Table  # noqa: PLC0415 - as said above
-
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column(overflow="fold")
+    def lines(self, width: int) -> list[Line]:
+        names = max((room_of(name) for name, _ in self.rows), default=0)
+        found: list[Line] = []
         for name, value in self.rows:
-            table.add_row(name, styled(value))
-        return table
-
-    def lines_within(self, width: int) -> list[str] | None:
-        names = max((len(name) for name, _ in self.rows), default=0)
-        room, lines = width - names - BETWEEN, list[str]()
-        for name, value in self.rows:
-            if "  " in value or any(len(word) > room for word in value.split(" ")):
-                return None
-            for number, line in enumerate(wrap(value, room, break_on_hyphens=False) or [""]):
-                lines.append(f"{'' if number else name:{names}}{' ' * BETWEEN}{line}")
-        return lines
+            for number, text in enumerate(wrapped(value, max(width - names - BETWEEN, LEAST_WIDTH // 4))):
+                shown = "" if number else name
+                found.append([(shown + " " * (names + BETWEEN - room_of(shown)), "dim"), (text, "")])
+        return found
 
 
 def named_first(name: str, texts: Iterable[str]) -> list[tuple[str, str]]:
@@ -85,35 +84,18 @@ class Grid:
         self.text_columns, self.notes_at = text_columns, notes_at
         self.words = {*range(text_columns), *notes_at}  # Columns that align to the left
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        blocks = self._blocks(options.max_width)
-        for number, block in enumerate(blocks):
-            if number:
-                yield styled("")
-            yield self._table(block)
-        if not blocks:
-            for number, row in enumerate(self.rows):
-                if number:
-                    yield styled("")
-                yield Facts(zip(self.columns, row, strict=True))
+    def lines(self, width: int) -> list[Line]:
+        every = range(len(self.columns))
+        if self.natural <= width:
+            return self._table(every, width)
+        if blocks := self._blocks(width):
+            return joined([self._table(block, width) for block in blocks])
+        return joined([Facts(zip(self.columns, row, strict=True)).lines(width) for row in self.rows])
 
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        from rich.measure import Measurement  # noqa: PLC0415 - as said above
-
-        natural = sum(map(self._natural, range(len(self.columns)))) + BETWEEN * (len(self.columns) - 1)
-        return Measurement(min(LEAST_WIDTH, natural), natural)
-
-    def lines_within(self, width: int) -> list[str] | None:
-        sizes = [max(map(len, column)) for column in zip(self.columns, *self.rows, strict=True)]
-        if sum(sizes) + BETWEEN * (len(sizes) - 1) > width:
-            return None
-        lines = [
-            (" " * BETWEEN).join(
-                f"{cell:{'<' if place in self.words else '>'}{sizes[place]}}" for place, cell in enumerate(row)
-            )
-            for row in (self.columns, *self.rows)
-        ]
-        return [lines[0], RULE * len(lines[0]), *lines[1:]]
+    @property
+    def natural(self) -> int:
+        """Letters of a line of the whole table, with nothing broken."""
+        return sum(map(self._natural, range(len(self.columns)))) + BETWEEN * (len(self.columns) - 1)
 
     def _blocks(self, room: int) -> list[list[int]]:
         """Columns of each block, after those that name a row; empty where none fits next to these (rows are lists)."""
@@ -132,30 +114,36 @@ class Grid:
         return blocks
 
     def _width(self, columns: Sequence[int]) -> int:
+        return sum(map(self._least, columns)) + BETWEEN * (len(columns) - 1)
+
+    def _least(self, column: int) -> int:
         note_width = 24  # a column of notes takes at least this much, so that they are not broken at every word
-        least = (min(self._natural(each), note_width) if each in self.notes_at else self._natural(each)
-                 for each in columns)  # fmt: skip
-        return sum(least) + BETWEEN * (len(columns) - 1)
+        return min(self._natural(column), note_width) if column in self.notes_at else self._natural(column)
 
     def _natural(self, column: int) -> int:
-        from rich.cells import cell_len  # noqa: PLC0415 - as said above
+        return max(room_of(cell) for cell in (self.columns[column], *(row[column] for row in self.rows)))
 
-        return max(cell_len(cell) for cell in (self.columns[column], *(row[column] for row in self.rows)))
-
-    def _table(self, columns: Sequence[int]) -> Table:
-        from rich import box  # noqa: PLC0415 - as said above
-        from rich.table import Table  # noqa: PLC0415 - as said above
-
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-        for position in columns:
-            note = position in self.notes_at
-            table.add_column(
-                self.columns[position], justify="left" if position in self.words else "right", no_wrap=not note,
-                overflow="fold", min_width=None if note else self._natural(position),
-            )  # fmt: skip
-        for row in self.rows:
-            table.add_row(*(styled(row[position]) for position in columns))
-        return table
+    def _table(self, columns: Sequence[int], width: int) -> list[Line]:
+        """Notes are broken as far as they have to be, the longest first."""
+        sizes = {each: self._natural(each) for each in columns}
+        notes = [each for each in columns if sizes[each] > self._least(each)]
+        while notes and (over := sum(sizes.values()) + BETWEEN * (len(sizes) - 1) - width) > 0:
+            longest = max(notes, key=sizes.__getitem__)
+            second = max((sizes[each] for each in notes if sizes[each] < sizes[longest]), default=0)
+            sizes[longest] = max(sizes[longest] - over, second - 1, self._least(longest))
+            notes = [each for each in notes if sizes[each] > self._least(each)]
+        found: list[Line] = []
+        for number, row in enumerate((self.columns, *self.rows)):
+            cells = [wrapped(row[each], size) if each in self.notes_at else [row[each]] for each, size in sizes.items()]
+            for texts in zip_longest(*cells, fillvalue=""):
+                padded = []
+                for (each, size), text in zip(sizes.items(), texts, strict=True):
+                    blanks = " " * (size - room_of(text))
+                    padded.append(text + blanks if each in self.words else blanks + text)
+                found.append([((" " * BETWEEN).join(padded), "" if number else "bold")])
+            if not number:
+                found.append([(RULE * (sum(sizes.values()) + BETWEEN * (len(sizes) - 1)), "")])
+        return found
 
 
 class Paragraph:
@@ -164,69 +152,60 @@ class Paragraph:
     def __init__(self, text: str, width: int = 78, style: str = "") -> None:
         self.text, self.width, self.style = text, width, style
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield styled("\n".join(self.lines_within(options.max_width)), style=self.style)
-
-    def lines_within(self, width: int) -> list[str]:
-        width = min(width, self.width)
-        return [each for line in self.text.splitlines() for each in wrap(line, width, break_on_hyphens=False) or [""]]
+    def lines(self, width: int) -> list[Line]:
+        return [[(each, self.style)] for each in wrapped(self.text, min(width, self.width))]
 
 
 class Section:
-    def __init__(self, title: str, body: RenderableType) -> None:
+    def __init__(self, title: str, body: Printable) -> None:
         self.title, self.body = title, body
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.padding import Padding  # noqa: PLC0415 - as said above
-
-        yield styled(self.title, style="bold cyan")
-        yield Padding(self.body, (0, 0, 0, 2), expand=False)
-
-    def lines_within(self, width: int) -> list[str] | None:
-        body = plain_lines(self.body, width - 2)
-        return None if body is None else [self.title, *(f"  {line}" for line in body)]
+    def lines(self, width: int) -> list[Line]:
+        title: list[Line] = [[(each, "bold cyan")] for each in wrapped(self.title, width)]
+        return [*title, *([("  ", ""), *line] for line in self.body.lines(width - 2))]
 
 
-def styled(text: str, style: str = "") -> Text:
-    from rich.text import Text  # noqa: PLC0415 - as said above
+class Group:
+    def __init__(self, *parts: Printable) -> None:
+        self.parts = parts
 
-    return Text(text, style=style)
-
-
-def plain_lines(part: Any, width: int) -> list[str] | None:
-    """A part as it is printed without colours; None where rich has to lay it out, which takes longer to load."""
-    lines: list[str] | None = part.lines_within(width) if hasattr(part, "lines_within") else None
-    if lines is None or any(len(line) > width or not line.replace(RULE, "").isprintable() for line in lines):
-        return None
-    return [line.rstrip() for line in lines] if "".join(lines).replace(RULE, "").isascii() else None
+    def lines(self, width: int) -> list[Line]:
+        return [line for part in self.parts for line in part.lines(width)]
 
 
-def show(*parts: RenderableType, width: int = PIPE_WIDTH) -> None:
+def styled(text: str, style: str = "") -> Paragraph:
+    """A text as wide as the terminal."""
+    return Paragraph(text, 10_000, style)
+
+
+def joined(blocks: Sequence[list[Line]]) -> list[Line]:
+    """The lines of all, with an empty one between."""
+    return [line for block in blocks for line in ([("", "")], *block)][1:]
+
+
+def plain(line: Line) -> str:
+    text = "".join(text for text, _ in line).rstrip()
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+
+
+def show(*parts: Printable, width: int = PIPE_WIDTH) -> None:
     """Print to standard output: in colour and at its width on a terminal, as plain text into a pipe or a file."""
-    if (sys.stdout.encoding or "utf-8").lower() == "utf-8" and not (
-        sys.stdout.isatty() or {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys()
-    ):
-        lines = [plain_lines(part, width) for part in parts]
-        if None not in lines:
-            print("\n\n".join("\n".join(each or ()) for each in lines))
+    # The second: variables that ask for colours in a pipe, too.
+    if sys.stdout.isatty() or {"FORCE_COLOR", "TTY_COMPATIBLE"} & os.environ.keys():
+        from rich.console import Console  # noqa: PLC0415 - pipes need none of it
+        from rich.text import Text  # noqa: PLC0415
+
+        console = Console(highlight=False, emoji=False)
+        if console.is_terminal:
+            room = max(console.width, LEAST_WIDTH)
+            for line in joined([part.lines(room) for part in parts]):
+                console.print(Text.assemble(*line), soft_wrap=True)
             return
-    from rich.console import Console  # noqa: PLC0415 - as said above
-
-    console = Console(highlight=False, emoji=False)
-    spaced = [line for part in parts for line in (styled(""), part)][1:]
-    if console.is_terminal:
-        console.width = max(console.width, LEAST_WIDTH)
-        for part in spaced:
-            console.print(part)
-        return
-    console.width = width
-    with console.capture() as captured:
-        console.print(*spaced, sep="\n")
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+    text = "\n".join(map(plain, joined([part.lines(width) for part in parts])))
+    print(text if (sys.stdout.encoding or "utf-8").lower() == "utf-8" else text.replace(RULE, "-"))
 
 
-def on_screen(parts: Iterable[RenderableType]) -> list[RenderableType]:
+def on_screen(parts: Iterable[Printable]) -> list[Printable]:
     """The parts of an answer that fit a screen: without details, charts and rows where it is too long for them."""
     found, left = list(parts), list[str]()
     if _height(found) <= LINES:
@@ -246,17 +225,17 @@ def on_screen(parts: Iterable[RenderableType]) -> list[RenderableType]:
     return [*found, styled(f"left out: {', '.join(dict.fromkeys(left))}; --full prints all", style="dim")]
 
 
-def _height(parts: Sequence[RenderableType]) -> int:
+def _height(parts: Sequence[Printable]) -> int:
     return sum(drawn(part, SCREEN).count("\n") + 2 for part in parts) - 1
 
 
-def _detail(part: RenderableType) -> str:
+def _detail(part: Printable) -> str:
     """The name of a section of details; empty for any other part."""
     title = part.title if isinstance(part, Section) else ""
     return f"{title[:1].lower()}{title[1:]}".partition(":")[0] if title.startswith(FOLDED) else ""
 
 
-def _chart(part: RenderableType) -> str:
+def _chart(part: Printable) -> str:
     return "charts" if isinstance(getattr(part, "body", part), TextCharts) else ""
 
 
@@ -266,8 +245,8 @@ def _first_rows(part: Any, most: int) -> Any:
         part.body = _first_rows(part.body, most)
     elif isinstance(part, (Grid, FittingTable, Facts)):
         part.rows = part.rows[:most]
-    elif hasattr(part, "renderables"):  # a Group of rich
-        part = type(part)(*(_first_rows(each, most) for each in part.renderables))
+    elif isinstance(part, Group):
+        part = Group(*(_first_rows(each, most) for each in part.parts))
     return part
 
 
@@ -297,28 +276,20 @@ class TextCharts:
     def __init__(self, charts: Sequence[Chart], *, columns: int = 2) -> None:
         self._charts, self._columns = charts, columns
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = max(NARROWEST, min(options.max_width, WIDEST))
-        columns = self._columns
+    def lines(self, width: int) -> list[Line]:
+        width, columns = max(NARROWEST, min(width, WIDEST)), self._columns
         each = (width - GAP * (columns - 1)) // columns
-        if columns > 1 and (each < BESIDE or any(_heading(chart, each).cell_len > each for chart in self._charts)):
+        if columns > 1 and (each < BESIDE or any(len(plain(_heading(chart, each))) > each for chart in self._charts)):
             columns, each = 1, min(width, BELOW)
+        rows = []
         for first in range(0, len(self._charts), columns):
-            if first:
-                yield styled("")
             drawn = [draw_chart(chart, each) for chart in self._charts[first : first + columns]]
-            for lines in zip(*drawn, strict=True):
-                joined = styled(" " * GAP).join(lines)
-                joined.rstrip()
-                yield joined
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        from rich.measure import Measurement  # noqa: PLC0415 - loaded already
-
-        return Measurement(NARROWEST, WIDEST)
+            rows.append([[*chain.from_iterable((*line, (" " * GAP, "")) for line in beside)][:-1]
+                         for beside in zip(*drawn, strict=True)])  # fmt: skip
+        return joined(rows)
 
 
-def draw_chart(chart: Chart, width: int) -> list[Text]:
+def draw_chart(chart: Chart, width: int) -> list[Line]:
     """The lines of a chart, all of one width: title, area, axis, labels."""
     low, high, is_log = _range(chart)
     ticks = {row: chart.write(_value(row, low, high, is_log)) for row in (0, HEIGHT // 2, HEIGHT - 1)}
@@ -338,27 +309,27 @@ def draw_chart(chart: Chart, width: int) -> list[Text]:
         for column, row in points:
             area[row][column] = (series.mark, style)
     lines = [_heading(chart, width)]
-    for row in reversed(range(HEIGHT)):
-        line = styled("")
-        line.append(f"{ticks.get(row, ''):>{margin - 2}} |", style="dim")
-        for mark, style in area[row]:
-            line.append(mark, style=style or None)
-        lines.append(line)
-    lines.append(styled(f"{'':>{margin - 2}} +{'-' * (width - margin)}", style="dim"))
-    lines.append(styled(_below(chart.labels, columns, margin, width), style="dim"))
-    for line in lines:
-        line.truncate(width)
-        line.pad_right(width - line.cell_len)
-    return lines
+    lines += [[(f"{ticks.get(row, ''):>{margin - 2}} |", "dim"), *area[row]] for row in reversed(range(HEIGHT))]
+    lines.append([(f"{'':>{margin - 2}} +{'-' * (width - margin)}", "dim")])
+    lines.append([(_below(chart.labels, columns, margin, width), "dim")])
+    return [_fitted(line, width) for line in lines]
 
 
-def _heading(chart: Chart, width: int) -> Text:
-    heading = styled(chart.title, style="bold")
+def _fitted(line: Line, width: int) -> Line:
+    """The same, cut or filled to a width."""
+    found: Line = []
+    for text, style in (*line, (" " * width, "")):
+        found.append((text[:width], style))
+        width -= len(text[:width])
+    return found
+
+
+def _heading(chart: Chart, width: int) -> Line:
+    heading = [(chart.title, "bold")]
     for style, series in zip(STYLES, chart.series, strict=False):
-        if series.name:
-            heading.append(f"  {series.mark} {series.name}", style=f"not bold {style}")
-    if chart.limit is not None and heading.cell_len + len(chart.limit_name) + 4 <= width:
-        heading.append(f"  - {chart.limit_name}", style="not bold red")
+        heading += [(f"  {series.mark} {series.name}", style)] if series.name else []
+    if chart.limit is not None and len(plain(heading)) + len(chart.limit_name) + 4 <= width:
+        heading.append((f"  - {chart.limit_name}", "red"))
     return heading
 
 
@@ -497,14 +468,13 @@ class FittingTable:
         self._columns: list[Field[Any]] = [each for each in fields if each.is_column(rows)]
         self.rows: Sequence[Any] = rows
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = self._fitting(console, options)
-        yield self._table(shown)
+    def lines(self, width: int) -> list[Line]:
+        shown = self._fitting(width)
+        found = self._table(shown).lines(width)
         if left_out := [self._name(each) for each in self._columns if each not in shown]:
-            yield styled(f"not shown at this width: {', '.join(left_out)}; --format csv has all", style="dim")
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return console.measure(self._table(self._fitting(console, options)), options=options)
+            words = f"not shown at this width: {', '.join(left_out)}; --format csv has all"
+            found += [[(each, "dim")] for each in wrapped(words, width)]
+        return found
 
     def _name(self, column: Field[Any]) -> str:
         """Its title; where several have it, of which column before it: ``80 % of TTFT``."""
@@ -518,11 +488,10 @@ class FittingTable:
     def whole(self) -> Grid:
         return self._table(self._columns)
 
-    def _fitting(self, console: Console, options: ConsoleOptions) -> Sequence[Field[Any]]:
-        unbounded = options.update(max_width=10_000)
+    def _fitting(self, width: int) -> Sequence[Field[Any]]:
         for most in range(max(column.rank for column in self._columns), 0, -1):
             columns = [column for column in self._columns if column.rank <= most]
-            if console.measure(self._table(columns), options=unbounded).maximum <= options.max_width:
+            if self._table(columns).natural <= width:
                 return columns
         return [column for column in self._columns if not column.rank]
 
@@ -535,14 +504,14 @@ class Renderers(NamedTuple):
     """The functions that write an answer of one kind; the module of each kind has them in its ``RENDERERS``."""
 
     document: Callable[..., Any]
-    tables: Callable[[Any], Sequence[RenderableType]]
+    tables: Callable[[Any], Sequence[Printable]]
     rows: str | None = None  # The key of the document under which the rows of a table are
     csv: Callable[[Any], Iterable[str]] | None = None  # Lines of the table that ``--csv`` writes
-    brief: Callable[[Any], Sequence[RenderableType]] | None = None
+    brief: Callable[[Any], Sequence[Printable]] | None = None
     """The answer on one screen, where it is more than the first of the tables."""
 
 
-def markdown(parts: Iterable[RenderableType]) -> str:
+def markdown(parts: Iterable[Printable]) -> str:
     return "\n\n".join(filter(None, map(_written, parts))) + "\n"
 
 
@@ -553,16 +522,14 @@ def _written(part: Any) -> str:
         case Facts():
             text = "\n".join(f"- {name}: {_line(value)}" if name else f"- {_line(value)}" for name, value in part.rows)
         case Paragraph():
-            text = "\n\n".join(part.text.splitlines())
+            text = "\n\n".join(filter(None, part.text.splitlines()))
         case FittingTable():
             text = _written(part.whole)
         case Grid():
             sides = ["---" if place in part.words else "--:" for place in range(len(part.columns))]
             text = "\n".join(_row(line) for line in [part.columns, sides, *part.rows])
-        case _ if hasattr(part, "renderables"):  # a Group of rich
-            text = "\n\n".join(filter(None, map(_written, part.renderables)))
-        case _ if hasattr(part, "plain"):  # a Text of rich
-            text = "\n\n".join(filter(None, str(part.plain).splitlines()))
+        case Group():
+            text = "\n\n".join(filter(None, map(_written, part.parts)))
         case _:
             text = f"```\n{drawn(part)}\n```"
     return text
@@ -576,12 +543,5 @@ def _line(text: str) -> str:
     return " ".join(text.split()) if "\n" in text else text.rstrip()
 
 
-def drawn(part: RenderableType, width: int = WIDTH) -> str:
-    if (lines := plain_lines(part, width)) is not None:
-        return "\n".join(lines)
-    from rich.console import Console  # noqa: PLC0415 - as said above
-
-    console = Console(width=width, highlight=False, emoji=False, color_system=None)
-    with console.capture() as captured:
-        console.print(part)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+def drawn(part: Printable, width: int = WIDTH) -> str:
+    return "\n".join(map(plain, part.lines(width)))

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, NamedTuple
 
 from infercast.report.page import canvas, elements
-from infercast.report.terminal import Chart, Grid, Paragraph, RenderableType, Section, Series, TextCharts
+from infercast.report.terminal import Chart, Grid, Paragraph, Printable, Section, Series, TextCharts
 from infercast.reproduce.papers import Claim, Figure, Paper, Table, number, written
 
 MANY = 70  # rows of a table from which on a page has the chart alone
@@ -17,7 +17,7 @@ MANY = 70  # rows of a table from which on a page has the chart alone
 # Terminal and data.
 
 
-def render_papers(papers: Iterable[Paper]) -> list[RenderableType]:
+def render_papers(papers: Iterable[Paper]) -> list[Printable]:
     rows = []
     for paper in papers:
         rows.append([paper.title, "", "", paper.source])
@@ -32,7 +32,7 @@ def _claim_cells(claim: Claim) -> list[str]:
     return [claim.what, theirs, claim.value + unit, claim.differs]
 
 
-def render_paper(paper: Paper) -> list[RenderableType]:
+def render_paper(paper: Paper) -> list[Printable]:
     claims = Grid(("claim", "paper", "ours", "what differs"), map(_claim_cells, paper.claims), notes_at=(3,))
     rows = [(each.name, "now" if each.is_computed else "recorded", each.title) for each in paper.figures]
     return [
@@ -42,15 +42,15 @@ def render_paper(paper: Paper) -> list[RenderableType]:
     ]
 
 
-def render_in_full(paper: Paper) -> list[RenderableType]:
+def render_in_full(paper: Paper) -> list[Printable]:
     return [*render_paper(paper)[:-1], *(part for figure in paper.figures for part in render_figure(figure))]
 
 
-def render_figure(figure: Figure) -> list[RenderableType]:
+def render_figure(figure: Figure) -> list[Printable]:
     table = figure.table
     rows = [[written(cell) for cell in row] for row in table.rows]
     words = [place for place in range(len(table.columns)) if all(number(row[place]) is None for row in table.rows)]
-    parts: list[RenderableType] = [Section(figure.title, Grid(table.columns, rows, notes_at=words))]
+    parts: list[Printable] = [Section(figure.title, Grid(table.columns, rows, notes_at=words))]
     if figure.chart.get("kind") == "lines":
         parts.append(TextCharts([_text_chart(figure)], columns=1))
     return [*parts, Paragraph(_notes(figure), width=96)]

@@ -10,7 +10,7 @@ from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.errors import InputError, need
 from infercast.forecast.option_table import OPTIONS, Option
-from infercast.report.terminal import Facts, Grid, RenderableType, Section
+from infercast.report.terminal import Facts, Grid, Printable, Section
 from infercast.units import format_bytes, format_joules, format_percent, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def trace_dict(found: ModuleForecast) -> dict[str, Any]:
     return asdict(found) | {"bound": found.bound, "unknown_share": found.unknown_share}
 
 
-def render_trace(name: str, found: ModuleForecast, *, most: int | None) -> list[RenderableType]:
+def render_trace(name: str, found: ModuleForecast, *, most: int | None) -> list[Printable]:
     times = found.seconds, found.low, found.high, found.alone_seconds, found.gpu_seconds, found.host_seconds
     seconds, low, high, alone, gpu, host = map(format_seconds, times)
     weights, activations = format_bytes(found.weight_bytes), format_bytes(found.activation_bytes)

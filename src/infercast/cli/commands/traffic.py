@@ -10,7 +10,7 @@ from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.forecast.option_table import Option
 from infercast.forecast.traffic import TrafficSummary, describe_traffic
-from infercast.report.terminal import Chart, Facts, RenderableType, Section, Series, TextCharts
+from infercast.report.terminal import Chart, Facts, Printable, Section, Series, TextCharts
 from infercast.units import format_figure, format_percent, format_seconds
 
 
@@ -26,7 +26,7 @@ def traffic_dict(found: TrafficSummary) -> dict[str, Any]:
     return {**found._asdict(), **lengths, "rate": found.rate, "sessions": sessions, "options": options}
 
 
-def render_traffic(found: TrafficSummary) -> list[RenderableType]:
+def render_traffic(found: TrafficSummary) -> list[Printable]:
     def lengths(name: str) -> str:
         each = getattr(found, name)
         return f"mean {each.mean:,.0f}, p50 {each.p50:,.0f}, p90 {each.p90:,.0f}, p99 {each.p99:,.0f} tokens"
@@ -47,7 +47,7 @@ def render_traffic(found: TrafficSummary) -> list[RenderableType]:
     ]
     if found.gap_cv > 3.0:
         facts.append(("note", "such bursts have more than one scale, which no option makes: replay it with --trace"))
-    sections: list[RenderableType] = [Section("Traffic", Facts(facts))]
+    sections: list[Printable] = [Section("Traffic", Facts(facts))]
     if found.rates:
         places = [(number + 0.5) * found.span_s / len(found.rates) for number in range(len(found.rates))]
         labels = [format_seconds(place) for place in places]

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
-
 from infercast.cli.options import with_options
 from infercast.cli.outputs import Form, print_result
 from infercast.engines.base import engine_named
@@ -20,7 +18,7 @@ from infercast.hardware import load_gpu
 from infercast.lab.measure.device import gpu_name
 from infercast.lab.measure.sweep import trial_cases, try_configurations
 from infercast.report.files import write_in_folder
-from infercast.report.terminal import Facts, Grid, Section, in_us, pick
+from infercast.report.terminal import Facts, Grid, Printable, Section, in_us, pick
 from infercast.units import format_seconds, json_text
 
 EXCLUDED = {
@@ -29,7 +27,7 @@ EXCLUDED = {
 }  # fmt: skip
 
 
-def render_tuning(tuning: tune.Tuning) -> list[RenderableType]:
+def render_tuning(tuning: tune.Tuning) -> list[Printable]:
     """What runs now, for each number of tokens what might be better, and what to do about it."""
     parts = [Section("Routed experts", Facts(_layer_facts(tuning)))]
     for shape in tuning.shapes:
@@ -126,8 +124,8 @@ def _ranked_dict(ranked: tune.Ranked) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[RenderableType]:
-    parts: list[RenderableType] = []
+def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[Printable]:
+    parts: list[Printable] = []
     for trial in trials:
         base = trial.default
         rows = [
