@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from infercast.serve.workload.api_server import ApiServers, ServerCosts
+from infercast.serve.workload.api_server import TURNS, ApiServers, EventLoop, ServerCosts, Steps
 from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Request, Workload
 from infercast.serve.workload.synthetic import workload_from_requests
@@ -142,3 +144,47 @@ def test_a_log_that_is_emptied_leaves_its_last_steps():
     servers.listen([Log([0.1, 0.2, 0.3], 50)])
     servers.put(0.2, 0)
     assert servers.move_to(0.4)[0][0] == late > 0.203
+
+
+def turn_by_turn(costs: ServerCosts, share: float, steps: list[tuple[float, int]], sent: list[float]) -> list[float]:
+    """When requests leave a server, every turn of its loop made by itself."""
+    coming, inside, now, turn, parts, found = [*sent], [], 0.0, 0, 0, []
+    while inside or coming:
+        begin = now if inside or parts else max(now, min([coming[0], *(end for end, _ in steps[:1])]))
+        turn += 1
+        while coming and coming[0] <= begin:
+            inside.append(turn + TURNS - 1)
+            coming.pop(0)
+        now, parts = begin + len(inside) * (costs.work / TURNS) + parts * costs.part, 0
+        while steps and steps[0][0] <= begin:
+            tokens = -int(-steps.pop(0)[1] * share // 1)
+            now, parts = now + tokens * costs.token, max(parts, tokens)
+        while inside and inside[0] <= turn:
+            found.append(now)
+            now += costs.hand_over
+            inside.pop(0)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_turns_that_are_made_together_end_as_those_made_one_by_one(seed):
+    drawn, costs = random.Random(seed), ServerCosts(token=2e-5, part=6e-5, work=3e-3, hand_over=1e-4)
+    end, steps, sent = 0.0, [], [0.0]
+    for _ in range(300):
+        end += drawn.choice([1e-3, 8e-3, 0.03]) * drawn.random()
+        steps.append((end, drawn.choice([1, 20, 200])))
+    while sent[-1] < end:
+        sent.append(sent[-1] + drawn.expovariate(30.0))
+    loop, share = EventLoop(costs, 0.3), 0.3
+    loop.steps = Steps(())
+    loop.steps.known.extend(steps)
+    loop.coming.extend((time, number) for number, time in enumerate(sent))
+    found = [left for cut in (*sorted(end * drawn.random() for _ in range(50)), 2 * end) for left in loop.move_to(cut)]
+    assert [end for end, _, _ in found] == turn_by_turn(costs, share, steps, sent)
+
+
+def test_a_log_that_is_emptied_is_read_by_its_own_server_alone():
+    servers, logs = ApiServers(ServerCosts(token=2e-5, part=6e-5), 3), [Log([0.1, 0.2], 50) for _ in range(3)]
+    servers.listen(logs)
+    logs[1].before_write()
+    assert [len(loop.steps.known) for loop in servers.loops] == [0, 2, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import add
 from typing import NamedTuple
@@ -79,6 +80,12 @@ H200 machines: 0.06 to 0.27 in single runs (docs/engine.md)."""
 NUM_DRAWN = 4096  # Draws before they repeat
 
 
+@lru_cache(maxsize=16)
+def _drawn(spread: float, seed: int) -> list[float]:
+    drawn = np.random.default_rng(seed).normal(0.0, spread, NUM_DRAWN)
+    return [*np.exp(drawn - spread * spread / 2).tolist()]
+
+
 class StepNoise:
     """State of one engine's GPU clock and host; sees every step with prefill in launch order."""
 
@@ -88,11 +95,7 @@ class StepNoise:
         """
         self._settle = settle_seconds
         self._lost, self._at = 0.0, 0.0  # Fractional GEMM slowdown at the end of the last heavy step, and when that was
-        self._factors: list[float] = []
-        self._number = 0
-        if spread:
-            drawn = np.random.default_rng(seed).normal(0.0, spread, NUM_DRAWN)
-            self._factors = np.exp(drawn - spread * spread / 2).tolist()
+        self._factors, self._number = _drawn(spread, seed) if spread else [], 0
 
     def meet(self, estimate: StepEstimate, clock: float, gpu_free: float) -> StepEstimate:
         """The same step as it comes out now: planned at ``clock``, behind what keeps the GPU until ``gpu_free``."""

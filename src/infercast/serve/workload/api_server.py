@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from math import inf
 from typing import NamedTuple, Protocol
@@ -57,8 +58,10 @@ class Steps:
         known = self.known
         for number, log in enumerate(self._logs):
             at, stretch, taken = self._places[number]
-            ends, stretches, last = log.ends, log.stretches, self._last[number]
-            end = len(ends)
+            ends, end = log.ends, len(log.ends)
+            if at == end and log.ahead is None:
+                continue
+            stretches, last = log.stretches, self._last[number]
             kept = 16  # What the loop was busy with before these is over, or was sent as one part
             first = max(bisect_right(ends, last, at), bisect_left(ends, since, at) - kept) if at < end else at
             while at < end:
@@ -82,9 +85,11 @@ class Steps:
         if len(self._logs) > 1:
             self.known = deque(sorted(known))
 
-    def forget(self) -> None:
-        """The logs are emptied."""
-        self._places = [(0, 0, 0) for _ in self._logs]
+    def forget(self, log: StepLog) -> None:
+        """A log is emptied."""
+        self._places = [
+            (0, 0, 0) if each is log else place for each, place in zip(self._logs, self._places, strict=True)
+        ]
 
 
 class EventLoop:
@@ -117,30 +122,55 @@ class EventLoop:
             return []
         self.steps.read(coming[0][0] if coming and not inside else -inf, time)
         steps, now, turn, parts, found = self.steps.known, self._now, self._turn, self._parts, []
+        next_step, next_coming = steps[0][0] if steps else inf, coming[0][0] if coming else inf
         while inside or coming:
             begin = now
             if not (inside or parts):
-                first = coming[0][0]
-                if steps and steps[0][0] < first:
-                    first = steps[0][0]
+                while next_step < next_coming and len(steps) > 1:
+                    # All tokens are sent before the next step ends, which finds what it would find without this one.
+                    tokens, following = -int(-steps[0][1] * self._share // 1), steps[1][0]
+                    sent = (next_step if next_step > now else now) + tokens * costs.token + tokens * costs.part
+                    if sent >= following or following > time or following > next_coming:
+                        break
+                    steps.popleft()
+                    now, next_step = sent, following
+                first = next_step if next_step < next_coming else next_coming
                 begin = first if first > now else now
             if begin > time:
                 break
             turn += 1
-            while coming and coming[0][0] <= begin:
+            while next_coming <= begin:
                 inside.append((turn + TURNS - 1, *coming.popleft()))
-            now = begin + len(inside) * each + parts * costs.part
+                next_coming = coming[0][0] if coming else inf
+            longer = len(inside) * each
+            now = begin + longer + parts * costs.part
             parts = 0
-            while steps and steps[0][0] <= begin:
+            while next_step <= begin:
                 tokens = -int(-steps.popleft()[1] * self._share // 1)
+                next_step = steps[0][0] if steps else inf
                 now += tokens * costs.token
                 parts = tokens if tokens > parts else parts
+            if not inside:
+                continue
+            last = inside[0][0]
+            if last > turn and not parts:  # turns of work alone, until something is new
+                until = next_step if next_step < next_coming else next_coming
+                while now < until and now <= time and turn < last - 1:
+                    turn += 1
+                    now += longer
             while inside and inside[0][0] <= turn:
                 found.append((now, inside[0][2], inside[0][1]))
                 inside.popleft()
                 now += costs.hand_over
         self._now, self._turn, self._parts = now, turn, parts
         return found
+
+
+def _read(log: StepLog, loops: Sequence[EventLoop]) -> None:
+    """Before it is emptied."""
+    for loop in loops:
+        loop.steps.read(inf if loop.soonest is None else -inf)
+        loop.steps.forget(log)
 
 
 class ApiServers:
@@ -156,13 +186,8 @@ class ApiServers:
         self.loops = [EventLoop(self._costs, share=min(1.0, engines / count)) for _ in range(count)]
         for number, loop in enumerate(self.loops):
             loop.steps = Steps([logs[number % engines]] if engines < count else logs[number::count])
-        for log in logs:
-            log.before_write = self._read
-
-    def _read(self) -> None:
-        for loop in self.loops:
-            loop.steps.read(inf if loop.soonest is None else -inf)
-            loop.steps.forget()
+        for number, log in enumerate(logs):
+            log.before_write = partial(_read, log, self.loops if engines < count else [self.loops[number % count]])
 
     def put(self, sent: float, number: int) -> None:
         """A client has sent a request; in the order in which they do."""
