@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "web": UNDER_FORECAST | {"", "forecast", "glossary", "report"},
     "emulate": BASE | {"", "serve", "forecast", "report", "web"},
     "cli": BASE
-    | {"", "hardware", "models.library", "engines.base", "engines.host", "engines.settings", "serve"}
+    | {"", "hardware", "models.library", "engines.base", "engines.host", "engines.settings", "engines.tables", "serve"}
     | {"forecast", "calibration", "lab.validate", "lab.fit", "lab.measure", "torch_modules"}
     | {"report", "reproduce", "web", "emulate"}
     | {"predict.fitted", "predict.identity", "predict.learned", "predict.roofline"},

@@ -5,12 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from infercast.cli import kept
 from infercast.cli.commands import COMMANDS
+from infercast.engines import tables
 from infercast.forecast import progress
 from infercast.forecast.system import System
+from infercast.hardware import load_gpu
+from infercast.ops import Gemm
+from infercast.predict.learned import Learned, make_predictor
 
 ASKED = ("simulate", "qwen2.5-0.5b", "--gpu", "l4", "--rate", "2", "-n", "30", "--output-len", "9", "--json")
 
@@ -31,8 +36,8 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     return found
 
 
-def entries(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "answers").iterdir())
+def entries(tmp_path: Path, kind: str = "json") -> list[Path]:
+    return sorted((tmp_path / "answers").glob(f"*.{kind}"))
 
 
 def test_the_second_time_nothing_is_simulated(infercast: Callable[..., Any], runs: list[int], tmp_path: Path) -> None:
@@ -94,7 +99,74 @@ def test_refusals_and_commands_that_write_are_not_kept(
 ) -> None:
     assert infercast("simulate", "no-such-model", "--gpu", "l4", "--rate", "2").code == 2
     assert infercast(*ASKED, "--requests-out", tmp_path / "rows.csv").code == 0
-    assert not (tmp_path / "answers").exists()
+    assert not entries(tmp_path)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch, runs: list[int]) -> list[object]:
+    """The products that are timed for the table of a step timer."""
+    found: list[object] = []
+    seconds = Learned.seconds
+
+    def counted(self: Learned, op: Any, gpu: Any) -> Any:
+        found.extend([op] if isinstance(op, Gemm) and np.size(op.m) > 1 else [])
+        return seconds(self, op, gpu)
+
+    monkeypatch.setattr(Learned, "seconds", counted)
+    return found
+
+
+def test_kernels_that_one_question_timed_are_known_to_the_next(
+    infercast: Callable[..., Any], timed: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = ("--slo", "ttft_p99<9s")
+
+    def ask(*others: str) -> Any:
+        timed.clear()
+        monkeypatch.setattr(tables, "_known", {})
+        return infercast(*ASKED, *others)
+
+    plain = ask(*limit, "--no-cache")
+    assert timed
+    assert not entries(tmp_path, "tables")
+    ask()
+    assert timed
+    (place,) = entries(tmp_path, "tables")
+    good = place.read_bytes()
+    assert ask(*limit).out == plain.out
+    assert not timed, "only the SLO differs"
+    for content in (b"", b"0", b"\x80\x04N.", good[:-9], good[:40] + b"7" + good[41:], good[::-1]):
+        place.write_bytes(content)
+        for answer in entries(tmp_path):
+            answer.unlink()
+        assert ask(*limit).out == plain.out, content
+        assert timed, content
+        assert tables.Shelf("", place.read_bytes()).grids
+
+
+def test_times_of_two_commands_at_once_are_both_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: dict[str, bytes] = {}
+    gpu, predictor = load_gpu("l4"), make_predictor()
+    first, second = Gemm(np.array([1, 2]), 64, 64), Gemm(np.array([1, 3]), 64, 64)
+    with tables.kept_by("release", lambda name: files.get(name, b""), files.__setitem__):
+        monkeypatch.setattr(tables, "_known", {})
+        known = [tables.grid_seconds(predictor, op, gpu) for op in (first, second)]
+        ((name, alone),) = [(shelf.name, shelf) for shelf, _, _ in tables._shelves.values()]
+        other = tables.Shelf(name)
+        other.grids = {digest: alone.grids.pop(digest) for digest in [*alone.grids][:1]}
+        files[name] = other.content  # another process has written meanwhile
+    assert len(tables.Shelf(name, files[name]).grids) == 2
+    with tables.kept_by("release", lambda name: files.get(name, b""), files.__setitem__):
+        monkeypatch.setattr(tables, "_known", {})
+        monkeypatch.setattr(Learned, "seconds", None)
+        for op, seconds in zip((first, second), known, strict=True):
+            assert np.array_equal(tables.grid_seconds(predictor, op, gpu), seconds)
+    monkeypatch.undo()
+    monkeypatch.setattr(tables, "MOST_SHELVED", 20)
+    monkeypatch.setattr(tables, "_known", {})
+    with tables.kept_by("release", lambda name: files.get(name, b""), files.__setitem__):
+        tables.grid_seconds(predictor, Gemm(np.array([1, 5]), 64, 64), gpu)
+    assert len(tables.Shelf(name, files[name]).grids) == 3, "what this one used and added, not what others add"
 
 
 def test_few_and_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,7 +58,7 @@ def place_of(arguments: Sequence[str]) -> Path | None:
     if folder is None or any(word.partition("=")[0] in WRITING for word in arguments):
         return None
     with suppress(OSError):
-        return folder / f"{_digest([list(arguments), [*_named(arguments)], _terminal(), [*_package()]])}.json"
+        return folder / f"{_digest([list(arguments), [*_named(arguments)], _terminal(), _package()])}.json"
     return None
 
 
@@ -83,9 +84,13 @@ def _terminal() -> list[object]:
     return [size, sys.stdout.encoding, sys.stderr.isatty(), *(os.environ.get(name) for name in SHOWING)]
 
 
-def _package() -> Iterator[list[object]]:
+@cache
+def _package() -> list[list[object]]:
     """All files of this package, and what it computes and prints with: any other one may give another answer."""
-    yield [sys.version]
+    return [[sys.version], *_files()]
+
+
+def _files() -> Iterator[list[object]]:
     for name in ("numpy", "rich"):
         spec = find_spec(name)
         if spec is not None and spec.origin is not None:
@@ -115,8 +120,11 @@ def find(place: Path) -> Kept | None:
 def keep(place: Path, notes: Sequence[str], text: str) -> None:
     """Write an answer at once, whole or not at all, and drop those that were used longest ago."""
     entry = {"notes": list(notes), "text": text, "digest": _digest([list(notes), text])}
-    content = json_text(entry).encode()
-    if len(content) > MOST_BYTES // 8:
+    _write(place, json_text(entry).encode())
+
+
+def _write(place: Path, content: bytes) -> None:
+    if len(content) > MOST_BYTES // 4:
         return
     new = place.with_name(f"{place.stem}.{os.getpid()}.new")
     with suppress(OSError):
@@ -130,9 +138,25 @@ def keep(place: Path, notes: Sequence[str], text: str) -> None:
         _tidy(place.parent)
 
 
+def keeping_tables(arguments: Sequence[str]) -> AbstractContextManager[None]:
+    """Kernels that were timed for one question are not timed again for the next, with another rate or SLO."""
+    folder = folder_of_answers()
+    if folder is None or not arguments or arguments[0] not in COMMANDS or FLAG in arguments:
+        return nullcontext()
+    from infercast.engines.tables import kept_by  # noqa: PLC0415 - other commands need no engine
+
+    def read(name: str) -> bytes:
+        with suppress(OSError):
+            os.utime(folder / f"{name}.tables")
+            return (folder / f"{name}.tables").read_bytes()
+        return b""
+
+    return kept_by(_package(), read, lambda name, content: _write(folder / f"{name}.tables", content))
+
+
 def _tidy(folder: Path) -> None:
     with os.scandir(folder) as inside:
-        found = [(each.stat(), each.path) for each in inside if each.name.endswith((".json", ".new"))]
+        found = [(each.stat(), each.path) for each in inside if each.name.endswith((".json", ".new", ".tables"))]
     found.sort(key=lambda each: each[0].st_mtime)
     size = sum(each.st_size for each, _ in found)
     for number, (each, path) in enumerate(found):

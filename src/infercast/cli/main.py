@@ -117,13 +117,14 @@ def _answer(arguments: list[str]) -> None:
         gc.freeze()
         gc.set_threshold(500_000)  # a simulation, or a trace that is read, makes much and hardly any cycles
         gc.enable()
-    if place is None:
-        sys.exit(call() or 0)
-    with kept.copied() as printed:
-        try:
-            code = call() or 0
-        except SystemExit as end:
-            code = end.code or 0
+    with kept.keeping_tables(arguments):
+        if place is None:
+            sys.exit(call() or 0)
+        with kept.copied() as printed:
+            try:
+                code = call() or 0
+            except SystemExit as end:
+                code = end.code or 0
     from infercast.forecast.progress import was_cut  # noqa: PLC0415 - loaded by now
 
     if code == 0 and not was_cut():

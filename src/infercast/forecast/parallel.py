@@ -51,11 +51,17 @@ def on_all_cores(function: Callable[[Item], Answer], items: Sequence[Item], *, l
 
 def _forked(work: Callable[[int], Answer], places: range, width: int) -> Iterator[Answer]:
     from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - most questions are over before
-    from multiprocessing import get_context  # noqa: PLC0415
+    from multiprocessing import get_context, util  # noqa: PLC0415
+
+    from infercast.engines.tables import write_shelves  # noqa: PLC0415
+
+    def begin(now: float) -> None:
+        set_clock(now)
+        util.Finalize(None, write_shelves, exitpriority=0)
 
     _work.append(work)
     try:
-        with ProcessPoolExecutor(width, get_context("fork"), set_clock, (clock(),)) as pool:
+        with ProcessPoolExecutor(width, get_context("fork"), begin, (clock(),)) as pool:
             for answer, now in pool.map(_at, places):
                 set_clock(now)
                 yield answer

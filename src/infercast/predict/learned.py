@@ -245,6 +245,9 @@ class Learned:
         operands but no other kernels around. ``corrections`` are what anchor points taught of the GPU they came from.
         """
         self._artifact = artifact
+        self.content = (
+            ""  # What it rests on beside the files of this package, where those say all; empty: more than that
+        )
         self._tier, self._as_tabled, self._is_alone = tier, as_tabled, alone
         self._alone: Learned | None = self if alone or as_tabled else None
         self._corrections = corrections or {}
@@ -490,7 +493,9 @@ def default_artifact() -> Artifact:
 @cache
 def _learned(engine: str) -> Learned:
     """One for all, which knows what it has estimated."""
-    return Learned(default_artifact(), identity.kernel_profile(engine))
+    found = Learned(default_artifact(), identity.kernel_profile(engine))
+    found.content = engine
+    return found
 
 
 def make_predictor(name: str = "learned", engine: str = identity.DEFAULT_ENGINE) -> Predictor:
