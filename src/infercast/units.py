@@ -62,7 +62,6 @@ def format_rate(per_second: float, unit: str) -> str:
 
 
 def format_gpus(count: int) -> str:
-    """Such as ``1 GPU`` or ``8 GPUs``."""
     return format_many(count, "GPU")
 
 

@@ -326,7 +326,6 @@ def _most_at_once(served: ServedRequests) -> int:
 
 
 def _details(forecast: Forecast) -> dict[str, Any]:
-    """What is listed for each request; there is no text."""
     served, requests = forecast.clients, forecast.workload.requests
     return {
         "input_lens": [request.num_input for request in requests], "output_lens": served.num_output.tolist(),

@@ -192,7 +192,6 @@ def settings_of(ctx: Context, **fixed: Any) -> Settings:
 
 
 def _settings_by_name(ctx: Context) -> Iterator[tuple[str, Any]]:
-    """What ``--setting NAME=VALUE`` says."""
     for text in ctx.params.get("setting") or ():
         name, _, value = text.partition("=")
         yield name, read_setting(engine_named(ctx.params["engine"]).setting_types, name, value)
@@ -228,7 +227,6 @@ def deployment_of(
 
 
 def calibration_of(given: Mapping[str, Any]) -> Calibration | None:
-    """The calibration that a command is given, read once."""
     if given.get("calibration") is None:
         return None
     from infercast.forecast.calibration import read_calibration  # noqa: PLC0415 - most commands are given none
@@ -398,7 +396,6 @@ def _of_engine(written: str, value: str | None, words: deque[str], engine: Engin
 
 
 def _refuse_foreign(name: str, engine: Engine, named: list[str]) -> None:
-    """Refuse a flag that another engine has and this one has not."""
     from infercast.forecast.command.flags import known_flags  # noqa: PLC0415 - as above
 
     for other in (engine_named(family) for family in FAMILIES if family != engine.family):

@@ -113,7 +113,6 @@ class Engine(ABC):
 
     @property
     def setting_types(self) -> dict[str, type]:
-        """Settings that can be written as one word, with their types."""
         written = {each.name: str(each.type).removesuffix(" | None") for each in fields(self.settings_type)}
         return {name: TYPES[text] for name, text in written.items() if text in TYPES}
 

@@ -300,7 +300,6 @@ def _latency(name: str, found: Comparison, first: Side, second: Side) -> Iterato
 
 
 def _parts(changes: Mapping[str, float]) -> str:
-    """The largest changes by what changed, and the rest of them."""
     ranked = sorted(changes.items(), key=lambda each: -abs(each[1]))
     rest = sum(change for _, change in ranked[SAID:])
     told = [*ranked[:SAID], *([("the rest", rest)] if abs(rest) > NOTHING else [])]

@@ -37,7 +37,6 @@ class HardwareStep(NamedTuple):
 
     @property
     def changes(self) -> Iterator[str]:
-        """The same in the words of ``--what-if``."""
         absolute = self.name in ("sms", POWER)
         for factor in (self.low, self.high):
             if factor != 1.0:

@@ -129,7 +129,6 @@ def estimate_variants(
 
 
 def _columns(sizes: dict[str, Any]) -> dict[str, Array]:
-    """An array for each size, all of one shape."""
     given: dict[str, Array] = {}
     for name in NAMES:
         try:

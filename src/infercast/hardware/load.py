@@ -376,7 +376,6 @@ def servers() -> dict[str, Server]:
 
 
 def server_of(gpu: Gpu, kind: str | None = None) -> Server:
-    """The kind of server that a GPU is usually found in, or the one that is named."""
     known = servers()
     if kind is not None:
         if kind not in known:

@@ -50,7 +50,6 @@ GPU_FIELDS: tuple[Field[Gpu], ...] = (
 
 
 def brief_names(known: Iterable[Any]) -> list[Printable]:
-    """The names alone, of a list that is longer than a screen."""
     alike = groupby((each.name for each in known), lambda name: name.partition("-")[0])
     text = ", ".join(_in_braces(begin, [*names]) for begin, names in alike)
     return [Paragraph(text, SCREEN), styled("with a NAME: one of them in full; --full: a table of all", style="dim")]

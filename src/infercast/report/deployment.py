@@ -65,7 +65,6 @@ def render_fit(fit: Fit) -> list[Printable]:
 
 
 def release_rows(engine: Engine) -> list[tuple[str, str]]:
-    """What to know of a release with unknown rules."""
     said = f"rules of {engine.name} are not known: those of {engine.rules_from} stand in, intervals are wider"
     return [("release", said)] if engine.rules_from else []
 

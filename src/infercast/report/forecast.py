@@ -453,7 +453,6 @@ def _started(forecast: Forecast) -> list[str]:
 
 
 def _ttft_words(link: run.LinkRun) -> str:
-    """Its means by part."""
     means = link.prompt.mean, link.wait.mean + link.transfer.mean, link.first_step.mean
     prompt, moving, first = map(units.format_seconds, means)
     parts = f"{prompt} in the prefill pool, then {moving} on the link, then {first} in the decode pool"

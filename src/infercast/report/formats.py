@@ -228,7 +228,6 @@ def picture_of(answer: Any) -> Any:
 
 
 def plot_of(answer: Any) -> Plot:
-    """What ``--plot`` draws."""
     from infercast.report.page.figures import PLOTS  # noqa: PLC0415 - asked for by few
 
     return PLOTS[_kind_of(answer)](answer)

@@ -217,7 +217,6 @@ FRONT: tuple[Field[Figures], ...] = (
 
 
 def _row_fields(figures: Iterable[Field[Figures]]) -> list[Field[Row]]:
-    """What a deployment is and costs, and these of its figures."""
 
     def figures_of(row: Row) -> Figures | None:
         return row.figures

@@ -41,8 +41,6 @@ DRIVER_NAME = re.compile(r"(NVIDIA|Tesla|AMD) .*")
 
 
 class Place:
-    """One replica on its machines."""
-
     def __init__(self, pool: StartedPool, number: int) -> None:
         self.name = f"{pool.name}-{number}"
         side_by_side = max(1, pool.node_gpus // pool.gpus_per_machine)

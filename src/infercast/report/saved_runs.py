@@ -76,7 +76,6 @@ def runs_of(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> lis
 
 
 def _numbered(found: list[SavedRun]) -> list[SavedRun]:
-    """The same, with numbers where several have one name."""
     names = [run.name for run in found]
     return [
         run if names.count(run.name) == 1 else run._replace(name=f"{run.name} ({number})")

@@ -57,7 +57,6 @@ class Table(NamedTuple):
         return Table([self.columns[place] for place in shown], [[row[place] for place in shown] for row in rows])
 
     def with_median(self, name: str) -> Table:
-        """The same with a last row of the medians of its columns."""
         columns = (
             [value for row in self.rows if (value := number(row[place])) is not None]
             for place in range(1, len(self.columns))
@@ -107,7 +106,6 @@ def runs() -> Rows:
 
 
 def page(figure: str) -> Table:
-    """A table as its page has it."""
     return Table(**records()["tables"][figure])
 
 
@@ -126,7 +124,6 @@ def errors_of(rows: Rows, way: str) -> list[Cell]:
 
 
 def by_family() -> Table:
-    """Each family of models in both tiers."""
     groups = {family: [row for row in runs() if family_of(row) == family] for family in FAMILIES} | {"all": runs()}
     columns = ["models", "runs", *(f"{quantity}{tier}" for tier in WAYS.values() for quantity in QUANTITIES)]
     rows = [[name, len(rows), *(e for way in WAYS for e in errors_of(rows, way))] for name, rows in groups.items()]

@@ -164,7 +164,6 @@ class Loop:
         self._step_seconds = 1e-6  # Duration of the last decode step
 
     def use(self, timer: StepTimer) -> None:
-        """Time steps by this from now on."""
         adapted = getattr(timer, "adapted", None) or timer
         self.timer = groups_of(timer)
         self.adapted = groups_of(adapted)  # The timer for steps with a LoRA adapter, where it differs

@@ -25,8 +25,6 @@ DRAWN, TURNS = 31, (0.0, -0.67, 0.67, -1.15, 1.15, -0.32, 0.32, -1.5, 1.5, -0.16
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How an engine drafts."""
-
     num_drafts: int  # Drafts per step, K
     acceptance: tuple[float, ...]  # For i = 1 to K, the probability that at least i drafts of a step are accepted
     num_verified: int = 0  # Tokens verified per step, if not 1 + K: a tree of drafts has several for each position
@@ -168,7 +166,6 @@ class DraftCounts:
 
     @property
     def accepted_by_position(self) -> list[int]:
-        """Accepted drafts at each position."""
         return [sum(self.by_accepted[position:]) for position in range(1, len(self.by_accepted))]
 
     @property

@@ -132,8 +132,6 @@ class StepNoise:
 
 
 class Span(NamedTuple):
-    """One step on the GPU."""
-
     start: float
     end: float
     seconds: float  # Time the step adds to the run: its GPU time, and the time the GPU waited for the host

@@ -189,7 +189,6 @@ def _unknown_host(is_bound: bool, host: Host) -> list[str]:
 
 
 def parts_of(launches: list[Launch], name_of: Callable[[AtenCall], str]) -> list[Part]:
-    """Sums by name, the largest first."""
     found: dict[tuple[str, bool], list[Launch]] = {}
     for each in launches:
         if each.kernels:

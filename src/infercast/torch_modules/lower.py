@@ -19,8 +19,6 @@ FORMATS = {"float32": "fp32", "float64": "fp32", "float16": "fp16", "bfloat16": 
 
 
 class Tensor(NamedTuple):
-    """A tensor without its values."""
-
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -84,7 +82,6 @@ class AtenCall:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """All tensors among its arguments."""
         given = (each if isinstance(each, list) else [each] for each in self.arguments.values())
         return [each for several in given for each in several if isinstance(each, Tensor)]
 
@@ -126,7 +123,6 @@ class Rules(NamedTuple):
 
 @cache
 def tables() -> dict[str, Any]:
-    """By group: names of operators, or the kind of each."""
     return {
         group: frozenset(found.split())
         if isinstance(found, str)

@@ -350,7 +350,6 @@ def _short(values: Any) -> list[float]:
 
 
 def curve_of(asked: page.Asked, tell: Callable[[str], None]) -> tuple[page.Asked, dict[str, Any]]:
-    """The curve, and the state with the rates that were tried."""
     state = asked.state
     if state["turns"] is not None:
         raise InputError("a load curve is along request rates; leave out turns")
@@ -422,7 +421,6 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
 
 
 def _engine(engine: Engine) -> dict[str, Any]:
-    """An engine, the fields that it takes, and all of its settings by name."""
     return {
         **pick(engine, "name title note is_measured load_balancer"),
         "kv_cache_dtypes": list(engine.names.kv_cache_dtypes),

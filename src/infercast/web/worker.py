@@ -50,7 +50,6 @@ def _memory(document: Mapping[str, Any]) -> Any:
 
 
 def line_of(kind: bytes, found: Any) -> bytes:
-    """A line out."""
     return kind + json_text(found, separators=(",", ":")).encode() + b"\n"
 
 

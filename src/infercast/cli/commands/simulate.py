@@ -30,8 +30,6 @@ Build = Callable[[Sequence[Deployment], str | None], System]  # A system of depl
 
 
 class Question(NamedTuple):
-    """What is to be served, and what is to be said of it."""
-
     workload: Workload
     files: Outputs
     what_if: str | None
@@ -89,7 +87,6 @@ def answer(question: Question, asked: Sequence[partial[Deployment]], build: Buil
 
 
 def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Build) -> None:
-    """The run as asked for and the run with the changes, side by side."""
     from infercast.forecast.explain.step_log import watch_run  # noqa: PLC0415 - most runs need none of it
     from infercast.report.comparison import AS_ASKED, render_runs, runs_dict  # noqa: PLC0415
 
@@ -114,7 +111,6 @@ def _compare(question: Question, asked: Sequence[partial[Deployment]], build: Bu
 
 
 def _explain(question: Question, system: System) -> None:
-    """The run, where its time went, and the files that show it."""
     from infercast.forecast.explain.breakdown import break_down  # noqa: PLC0415 - most runs need none of it
     from infercast.forecast.explain.step_log import watch_run  # noqa: PLC0415
     from infercast.report.kernels import breakdown_dict, render_breakdown, render_parts  # noqa: PLC0415
@@ -136,7 +132,6 @@ def _explain(question: Question, system: System) -> None:
         return [*render_forecast(run.forecast, intervals), *more]
 
     def brief() -> list[Any]:
-        """Where time goes, below what it is of."""
         first = brief_forecast(run.forecast, intervals)
         return first if parts is None else [*first[:2], *render_parts(parts)]
 

@@ -48,7 +48,6 @@ def _advice(tuning: tune.Tuning, shape: tune.TunedShape) -> str:
 
 
 def _next_steps(tuning: tune.Tuning) -> list[tuple[str, str]]:
-    """How far to believe it, and how to know."""
     title = tuning.engine.title
     doubt = tuning.needs_trial or (
         f"a forecast gain is off by up to {100 * (tune.RELIABLE - 1):.0f} % in four of five cases, "

@@ -512,8 +512,6 @@ def _tier(settings: ResolvedSglang) -> str:
 
 
 class Sglang(Engine):
-    """One release of SGLang."""
-
     title = "SGLang"
     close_since = (0, 5, 16)
     load_balancer = "round_robin"

@@ -28,8 +28,6 @@ WITHOUT_VALUE = frozenset(read_data("docker_run.toml")["without_value"])
 
 
 class PastedCommand(NamedTuple):
-    """One command of a script."""
-
     words: list[str]
     environment: Mapping[str, str]  # Variables that are set before it
 

@@ -243,5 +243,4 @@ def _times(forecast: Forecast) -> int:
 
 
 def _or_none(size: int) -> int | None:
-    """A size of one is left out."""
     return size if size > 1 else None

@@ -371,7 +371,6 @@ def _batches(cases: Sequence[Case]) -> Iterator[list[Case]]:
 
 
 def main(folder: str, engine: str, waiting: str, journal: str, seconds: str) -> None:
-    """Measure the cases with the keys of a file, for at most ``seconds``."""
     faulthandler.enable()
     deadline = time.monotonic() + float(seconds)
     choose_engine(engine)

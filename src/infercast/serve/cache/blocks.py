@@ -355,7 +355,6 @@ class BlockAllocation:
         self.spans = None
 
     def moved(self) -> BlockAllocation:
-        """Move its blocks to a new allocation."""
         other = BlockAllocation(self.index, self.path, self.num_input, len(self.first))
         kept = "beyond earlier exported first left_behind length named num_states spans tails"
         for name in kept.split():

@@ -292,8 +292,6 @@ class TierTotals:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """The tier of one engine."""
-
     num_blocks: int  # Blocks in the tier, each for the tokens of ``factor`` GPU blocks
     block_bytes: int  # Bytes of a block per GPU; all GPUs of the engine copy at the same time ...
     block_pieces: int  # ... and its pieces: one per layer, or one.

@@ -85,8 +85,6 @@ class Pool:
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """One engine in a pool."""
-
     number: int  # Its index in the pool
     inbox: ArrivalQueue
     record: Record

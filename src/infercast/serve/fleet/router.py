@@ -252,7 +252,6 @@ class Loads:
         self.prompt_tokens[engine] += request.num_input
 
     def answered(self, engine: int, time: float, number: int, request: Request) -> None:
-        """A request will be answered by then."""
         heapq.heappush(self._ends, (time, engine, number, request.num_input))
 
     def move_to(self, time: float) -> None:

@@ -15,8 +15,6 @@ from infercast.serve.workload.request import NEVER, Image
 
 
 class Encoder(NamedTuple):
-    """The image encoder of an engine."""
-
     cost: Callable[[Sequence[Image]], tuple[float, float]]
     """GPU seconds of encoding these images together, and host seconds of launching that."""
     most_embeds: int = NEVER  # Tokens that a step encodes at most, and that are kept
@@ -52,7 +50,6 @@ class EncoderCache:
 
     @property
     def planned(self) -> list[Image]:
-        """What the step encodes."""
         return [image for _, image in self._planned]
 
     def begin(self) -> bool:

@@ -110,7 +110,6 @@ class PrefillScheduler:
 
     @property
     def cohort(self) -> ReservingDecodeBatch:
-        """The decode batch of the current batch."""
         return self.batch.cohort
 
     @property
@@ -509,7 +508,6 @@ class PrefillScheduler:
         ]
 
     def _shares(self) -> list[float]:
-        """Output reserved for each sequence in the batch."""
         longest, ratio, knows_ends = self.policy.max_reserved_output, self.ratio, self.batch.cohort.knows_ends
         return [
             min(each.num_declared - produced, longest) * (1.0 if knows_ends and each.ignores_end else ratio)

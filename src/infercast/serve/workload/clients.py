@@ -18,8 +18,6 @@ NOBODY = -1  # in place of a following request
 
 
 class Arrivals(Protocol):
-    """A stream of requests."""
-
     sends_at_once: bool  # Whether an answer mostly leads to a request at once, so that looking further is not worth it
 
     @property
@@ -196,7 +194,6 @@ class Clients:
         self._see_next()
 
     def _send(self) -> tuple[int, float]:
-        """A client sends the next request."""
         sent, index = self._sent_at, self._next
         assert sent is not None
         if self._due and self._due[0] == (sent, index):

@@ -214,7 +214,6 @@ def workload_from_requests(
 
 
 def as_lengths(lengths: LengthDistribution | str | int, field: str) -> LengthDistribution:
-    """A distribution, parsed if given as a string."""
     return lengths if isinstance(lengths, LengthDistribution) else parse_lengths(str(lengths), field)
 
 
@@ -499,7 +498,6 @@ def _labelled(workload: Workload, other: Workload, seed: int) -> Workload:
 
 
 def drawn_with(drawn: Draw, **others: Any) -> Workload:
-    """Draw with these arguments, some replaced."""
     arguments: dict[str, Any] = {**{field.name: getattr(drawn, field.name) for field in fields(drawn)}, **others}
     return (synthetic_workload if type(drawn) is Draw else session_workload)(**arguments)
 
@@ -564,7 +562,6 @@ def begun_anew(
 
 
 def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | None) -> float:
-    """The scale at which requests arrive at ``rate``."""
     if rate_scale != 1.0:
         raise InputError(f"rate {rate!r} and rate_scale {rate_scale!r} both say how fast requests arrive; give one")
     if not (rate > 0 and math.isfinite(rate)):
