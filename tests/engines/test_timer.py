@@ -1,5 +1,8 @@
 """The step timer against the same kernels timed one at a time."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -185,3 +188,17 @@ def test_halves_of_a_step_hide_each_other_s_exchanges() -> None:
     (many,) = in_parts([long], calls, 2, 4)
     assert many[8].tolist() == [2 * 5.0, 2 * 12.0 - 2 * 5.0]
     assert in_parts([short], calls, 1)[0] is short
+
+
+@pytest.mark.parametrize("draft", [None, '{"method": "ngram", "num_speculative_tokens": 3}'])
+def test_a_timer_goes_with_its_tables_as_soon_as_nobody_has_it(draft):
+    deployment = deploy_named("qwen2.5-0.5b", "l4", speculative_config=draft)
+    gc.disable()
+    try:
+        timer = deployment.timer()
+        timer(StepShape([1] * 5, [700, 30, 8000, 1, 128], 5))
+        gone = weakref.ref(timer)
+        del timer
+        assert gone() is None
+    finally:
+        gc.enable()

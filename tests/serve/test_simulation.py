@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.loop import TELL_EVERY, Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import simulate
+from infercast.serve.simulation import SWEPT_EVERY, simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import continued, synthetic_workload
@@ -252,3 +253,11 @@ def test_progress_is_told_of_requests_and_the_clock() -> None:
     requests = tuple(Request(float(i), 1, 1) for i in range(2 * TELL_EVERY + 1))
     simulate(replica_of(), Workload(requests), progress=lambda sent, clock: told.append((sent, clock)))
     assert told == [(0, 0.0), (TELL_EVERY, float(TELL_EVERY)), (2 * TELL_EVERY, 2.0 * TELL_EVERY)]
+
+
+def test_what_forecasts_leave_is_swept_now_and_then(monkeypatch):
+    swept = []
+    monkeypatch.setattr(gc, "collect", lambda: swept.append(1))
+    for _ in range(3 * SWEPT_EVERY):
+        serve(replica_of(), Request(0.0, 4, 4))
+    assert len(swept) == 3

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import chain, repeat
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -115,6 +116,19 @@ DRAFT_GAPS = (f"{DRAFT_PREFIX}{GAPS[0]}", GAPS[1])  # ... and between draft kern
 WAITS = ("waits for weights in host memory", GAPS[1])
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def weakly(method: Method) -> Method:
+    """The method for a part of its own object, which goes with its tables as soon as nobody has it."""
+    found = WeakMethod(method)
+
+    def call(*given: Any) -> Any:
+        return cast("Method", found())(*given)
+
+    return cast("Method", call)
+
+
 class KernelTimer:
     """A step timer: kernels by tokens or sampled rows come from two tables, attention is timed during the run."""
 
@@ -176,9 +190,9 @@ class KernelTimer:
         self._no_adapters = () if self._adapter_table is None else (0,)
         self._surfaces = None
         if not predictor.is_cheap:
-            decode = DecodeSurface(self._time_sequences, max_sequences, settings.max_model_len)
-            self._surfaces = decode, PromptSurface(self._time_sequences, max_tokens, settings.max_model_len)
-        self._decoding = cache(self._look_at_decoding)
+            decode = DecodeSurface(weakly(self._time_sequences), max_sequences, settings.max_model_len)
+            self._surfaces = decode, PromptSurface(weakly(self._time_sequences), max_tokens, settings.max_model_len)
+        self._decoding = cache(weakly(self._look_at_decoding))
         self._prompting = cache(partial(self._graphs.launch, is_decode=False))
         self._products, self._limited_below = products.tolist(), longest_limited(gpu, products).tolist()
         self._limit = gpu.dense_flops("bf16"), power_limits(gpu).max_slowdown, power_limits(gpu).unthrottled_load
@@ -424,12 +438,12 @@ class DraftingTimer(KernelTimer):
         self._draft_seconds: list[float] = self._draft_table.sum(axis=1).tolist()
         longest = self._longest
         self._surfaces = (
-            DecodeSurface(self._time_sequences, self._most_sequences, longest),
-            PromptSurface(self._time_sequences, max(settings.max_num_batched_tokens, 1), longest),
+            DecodeSurface(weakly(self._time_sequences), self._most_sequences, longest),
+            PromptSurface(weakly(self._time_sequences), max(settings.max_num_batched_tokens, 1), longest),
         )
-        self._verifying = cache(self._surface_of_width)
-        self._single = DecodeSurface(self._time_single, self._most_sequences, longest)
-        self._settled = cache(self._look_at_step)
+        self._verifying = cache(weakly(self._surface_of_width))
+        self._single = DecodeSurface(weakly(self._time_single), self._most_sequences, longest)
+        self._settled = cache(weakly(self._look_at_step))
 
     def __call__(self, shape: StepShape, steps: int = 1) -> StepEstimate:
         if not isinstance(shape, DraftShape):
@@ -541,14 +555,13 @@ class DraftingTimer(KernelTimer):
 
     def _surface_of_width(self, width: int) -> DecodeSurface:
         """Attention of sequences that verify ``width`` tokens each, and of the first draft pass over them."""
+        return DecodeSurface(partial(weakly(self._time_width), width), self._most_sequences, self._longest)
 
-        def time(_: Table, keys: Table, sequences: Table | int = 1) -> Table:
-            calls = verify_calls(self._config, self._layout, width, keys, sequences)
-            if self._draft is not None:
-                calls += self._draft.verify_calls(self._draft_layout, width, keys, sequences)
-            return self._time_calls(calls, keys.shape[0])
-
-        return DecodeSurface(time, self._most_sequences, self._longest)
+    def _time_width(self, width: int, _: Table, keys: Table, sequences: Table | int = 1) -> Table:
+        calls = verify_calls(self._config, self._layout, width, keys, sequences)
+        if self._draft is not None:
+            calls += self._draft.verify_calls(self._draft_layout, width, keys, sequences)
+        return self._time_calls(calls, keys.shape[0])
 
     def _time_single(self, queries: Table, keys: Table, sequences: Table | int = 1) -> Table:
         calls = [] if self._draft is None else self._draft.attention_calls(self._draft_layout, queries, keys, sequences)

@@ -370,6 +370,7 @@ class Record(RequestTimes):
 
     def close(self, num_preemptions: int) -> Record:
         self.num_preemptions += num_preemptions
+        self.before_write = None  # nobody reads steps any more
         for phase in (self.prefilling, self.decoding):
             phase.close()
         self._sum_gauges()
