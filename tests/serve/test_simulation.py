@@ -15,7 +15,7 @@ from infercast.serve.fleet.pool import Pool, same_engines, simulate_fleet
 from infercast.serve.loop import TELL_EVERY, Replica
 from infercast.serve.record import Record
 from infercast.serve.scheduler.base import FcfsPolicy
-from infercast.serve.simulation import SWEPT_EVERY, simulate
+from infercast.serve.simulation import simulate
 from infercast.serve.step import constant_timer
 from infercast.serve.workload.request import Request, Segment, Workload
 from infercast.serve.workload.synthetic import continued, synthetic_workload
@@ -258,6 +258,6 @@ def test_progress_is_told_of_requests_and_the_clock() -> None:
 def test_what_forecasts_leave_is_swept_now_and_then(monkeypatch):
     swept = []
     monkeypatch.setattr(gc, "collect", lambda: swept.append(1))
-    for _ in range(3 * SWEPT_EVERY):
+    for _ in range(3 * 16):
         serve(replica_of(), Request(0.0, 4, 4))
     assert len(swept) == 3

@@ -224,7 +224,8 @@ def no_garbage() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-            if next(_num_runs) % SWEPT_EVERY == 0:
+            swept_every = 16  # Runs after which what forecasts leave is collected: Python alone waits for gigabytes
+            if next(_num_runs) % swept_every == 0:
                 gc.collect()
 
 
