@@ -162,10 +162,10 @@ def test_times_of_two_commands_at_once_are_both_kept(tmp_path: Path, monkeypatch
         for op, seconds in zip((first, second), known, strict=True):
             assert np.array_equal(tables.grid_seconds(predictor, op, gpu), seconds)
     monkeypatch.undo()
-    monkeypatch.setattr(tables, "MOST_SHELVED", 20)
     monkeypatch.setattr(tables, "_known", {})
     with tables.kept_by("release", lambda name: files.get(name, b""), files.__setitem__):
         tables.grid_seconds(predictor, Gemm(np.array([1, 5]), 64, 64), gpu)
+        tables.write_shelves(most=20)
     assert len(tables.Shelf(name, files[name]).grids) == 3, "what this one used and added, not what others add"
 
 

@@ -51,7 +51,6 @@ def grid_seconds(predictor: Predictor, op: Op, gpu: Gpu) -> Quantity:
 
 Read = Callable[[str], bytes]  # The file of a name ...
 Write = Callable[[str, bytes], None]  # ... and a new one
-MOST_SHELVED = 4 * 2**20  # Bytes of a file; one that is fuller begins anew
 
 
 class Shelf:
@@ -101,12 +100,12 @@ def kept_by(about: object, read: Read, write: Write) -> Iterator[None]:
         _shelves.clear()
 
 
-def write_shelves() -> None:
-    """With those that others have written meanwhile."""
+def write_shelves(most: int = 4 * 2**20) -> None:
+    """With those that others have written meanwhile, unless that is more than so many bytes."""
     for (_, read, write), (shelf, _, _) in product(_kept, _shelves.values()):
         if shelf.has_grown and shelf.name:
             both = Shelf(shelf.name, read(shelf.name)).grids | shelf.grids
-            shelf.grids = both if sum(len(each) for _, each in both.values()) < MOST_SHELVED else shelf.grids
+            shelf.grids = both if sum(len(each) for _, each in both.values()) <= most else shelf.grids
             write(shelf.name, shelf.content)
             shelf.has_grown = False
 
