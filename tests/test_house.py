@@ -19,11 +19,11 @@ from infercast.serve.step import constant_timer
 SOURCE = Path(__file__).parents[1] / "src" / "infercast"
 MEASURED = {"fitted", "runs", "models", "gpus", "prices", "lab", "hosts", "arguments"}
 GIVEN_UP = {
-    "Answer", "Bundle", "Chosen", "Cohort", "Commands", "Delivery", "FirstCome", "Flags", "Inbox", "Line", "Looks",
-    "Meaning", "Meeting", "Move", "Names", "News", "Plotted", "PrefillFirst", "Seen", "Served", "Shown", "Site",
-    "Timetable", "_Pass", "_give_up", "_put", "_take_in", "_time_beside", "_time_decodes", "beside",
+    "Answer", "Bundle", "Chosen", "Cohort", "Commands", "Delivery", "Effect", "FirstCome", "Flags", "Inbox", "Line",
+    "Looks", "Meaning", "Meeting", "Move", "Names", "News", "Plotted", "PrefillFirst", "Seen", "Served", "Shown",
+    "Site", "Timetable", "_Pass", "_give_up", "_put", "_take_in", "_time_beside", "_time_decodes", "beside", "tell",
 }  # fmt: skip
-"""Names that the field has better words for; no new ones."""
+"""Names that the field has better words for; none of them is left. `deploy` stays: it is one of the ten verbs."""
 
 
 @cache

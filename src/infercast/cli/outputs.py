@@ -223,13 +223,13 @@ def simulation_bar(total: int) -> Iterator[Callable[[int, float], None] | None]:
     with bar_of(task, "BarColumn", shown, auto_refresh=False) as update:
         start = time.monotonic()
 
-        def tell(sent: int, simulated: float) -> None:
+        def on_progress(sent: int, simulated: float) -> None:
             elapsed = time.monotonic() - start
             if elapsed > PATIENCE:
                 text = f", {format_seconds(simulated)} simulated, {simulated / elapsed:,.0f} times real time"
                 update(completed=sent, description=text, visible=True, refresh=True)
 
-        yield tell if sys.stderr.isatty() else None
+        yield on_progress if sys.stderr.isatty() else None
 
 
 @contextmanager

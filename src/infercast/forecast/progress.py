@@ -136,7 +136,7 @@ def request_progress(asked: Progress | bool | None, total: int) -> Iterator[Prog
         return
     line, start = StatusLine(), time.monotonic()
 
-    def tell(sent: int, simulated: float) -> None:
+    def on_progress(sent: int, simulated: float) -> None:
         done = min(1.0, sent / total)
         bar = "#" * round(CELLS * done)
         speed = simulated / max(time.monotonic() - start, 1e-9)
@@ -144,8 +144,8 @@ def request_progress(asked: Progress | bool | None, total: int) -> Iterator[Prog
         line.write(f"[{bar:<{CELLS}}] {sent:,} of {total:,} requests, {times}")
 
     try:
-        tell(0, 0.0)
-        yield tell
+        on_progress(0, 0.0)
+        yield on_progress
     finally:
         line.clear()
 

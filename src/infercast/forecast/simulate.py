@@ -241,7 +241,7 @@ class _Course:
         # Fewer would say nothing of this load: each engine, and each client, has to come in.
         least = max(steadiness.LEAST_REQUESTS * self._engines, 3 * (self.workload.concurrency or 0))
 
-        def tell(sent: int, seconds: float) -> None:
+        def on_progress(sent: int, seconds: float) -> None:
             if progress is not None:
                 progress(sent, seconds)
             # One that goes on asks for time before it does.
@@ -251,7 +251,7 @@ class _Course:
         while True:
             workload, count = self.workload, len(self.workload.requests)
             can_be_shorter = workload.open_ended and workload.drawn is not None and time_left() < inf
-            told = tell if can_be_shorter else progress
+            told = on_progress if can_be_shorter else progress
             try:
                 return self._system.serve(workload, watch(workload), told, self.go_on if goes_on else None)
             except _TooSlow as slow:

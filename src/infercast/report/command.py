@@ -7,7 +7,7 @@ from math import exp
 from typing import Any
 
 from infercast.engines.settings import IGNORED, NOT_MODELLED, REFUSED
-from infercast.forecast.command.explain import Advice, Advised, Effect, Explained, Fix, FlagExplanation, ServedLoad
+from infercast.forecast.command.explain import Advice, Advised, Explained, Fix, FlagExplanation, MetricDelta, ServedLoad
 from infercast.forecast.command.flags import Flag
 from infercast.forecast.diagnosis.diagnose import RunDiagnosis
 from infercast.report.caveats import brief_doubts
@@ -210,7 +210,7 @@ def _brief_advice(advice: Advice, several: bool) -> tuple[str, str]:
     return label, f"{words} ({caution})" if caution else words
 
 
-def _effects(effects: Sequence[Effect], several: bool, most: int) -> str:
+def _effects(effects: Sequence[MetricDelta], several: bool, most: int) -> str:
     """``TPOT p99 -17 %, TTFT p50 +4 %``, with the load before it where there are two."""
     factors = [1.0 + each.change for each in effects[:most]]
     changes = [f"x {factor:.1f}" if factor >= 3 else f"{100 * (factor - 1):+.0f} %" for factor in factors]

@@ -324,7 +324,7 @@ class Jobs:
             job.task.cancel()
 
     async def _run(self, job: Job) -> None:
-        def tell(words: str) -> None:
+        def on_progress(words: str) -> None:
             job.says, job.steps = words, job.steps + 1
 
         try:
@@ -332,7 +332,7 @@ class Jobs:
                 job.state, job.started = RUNNING, time.monotonic()
                 worker = await Worker.start(self.folder)
                 try:
-                    job.reply = await worker.ask(job.kind, job.document, MOST_SECONDS, tell)
+                    job.reply = await worker.ask(job.kind, job.document, MOST_SECONDS, on_progress)
                 finally:
                     await worker.kill()
             job.state = DONE if job.reply.ok else FAILED

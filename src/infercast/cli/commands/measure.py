@@ -87,12 +87,12 @@ def _bar(budget: float) -> Iterator[Progress]:
     task = {"description": "getting ready", "total": 1.0}
     with bar_of(task, "measuring", "BarColumn", "{task.description}") as update:
 
-        def tell(finished: int, total: int, used: float) -> None:
+        def on_progress(finished: int, total: int, used: float) -> None:
             left = seconds_left(finished, total, used, budget)
             text = f"{finished:,} of {total:,} shapes, {left // 60:.0f}:{left % 60:02.0f} left"
             update(completed=used / max(used + left, 1e-9), description=text)
 
-        yield tell
+        yield on_progress
 
 
 def seconds_left(finished: int, total: int, used: float, budget: float) -> float:

@@ -40,14 +40,14 @@ def command(
     require(1 <= number <= MOST_WORKERS, "--workers", f"be from 1 to {MOST_WORKERS}", number)
     from infercast.web.server import serve  # noqa: PLC0415 - the packages of infercast[web] may be missing
 
-    def tell(address: str) -> None:
+    def on_start(address: str) -> None:
         if form.is_data:
             print_json({"page": f"{address}/", "api": f"{address}/api/v1"})
             sys.stdout.flush()
         else:
             note(f"{address}/ is the page, {address}/api/v1 the API; Ctrl+C ends it")
 
-    serve(host, port, workers=number, allowed=tuple(allow_host), tell=tell)
+    serve(host, port, workers=number, allowed=tuple(allow_host), tell=on_start)
 
 
 def write_static(folder: Path, form: Form) -> None:
@@ -106,7 +106,7 @@ def emulate_command(ctx: Context, **given: Any) -> None:
         for place in range(number)
     ]  # fmt: skip
 
-    def tell(addresses: list[str]) -> None:
+    def on_start(addresses: list[str]) -> None:
         address = addresses[0]
         if given["form"].is_data:
             urls = {} if number == 1 else {"urls": [f"{each}/v1" for each in addresses]}
@@ -119,7 +119,7 @@ def emulate_command(ctx: Context, **given: Any) -> None:
             note(f"{address}/v1 behaves like {deployment.model.name} on {system.gpus} x {deployment.gpu.name}{at}; "
                  f"{address}/metrics and {address}/infercast say how it goes; Ctrl+C ends it")  # fmt: skip
 
-    serve(served, given["listen"], given["port"], tell, note)
+    serve(served, given["listen"], given["port"], on_start, note)
 
 
 def _system(ctx: Context, given: dict[str, Any]) -> System:

@@ -46,7 +46,7 @@ LEAST = 0.02  # Smaller changes of a number are not worth a setting ...
 LEAST_GAIN = 0.002  # ... and of the mean over all numbers, not its place in a command.
 
 
-class Effect(NamedTuple):
+class MetricDelta(NamedTuple):
     load: str
     of: Gain
     is_aim: bool  # Whether it is what matters most under this load
@@ -77,7 +77,7 @@ class Effect(NamedTuple):
 class Advice:
     change: Change
     gpus: float  # Times as many GPUs
-    effects: tuple[Effect, ...]
+    effects: tuple[MetricDelta, ...]
 
     @property
     def label(self) -> str:
@@ -88,7 +88,7 @@ class Advice:
         return self.change.cost == ANSWERS
 
     @property
-    def real(self) -> list[Effect]:
+    def real(self) -> list[MetricDelta]:
         return sorted((each for each in self.effects if each.is_real), key=lambda each: -abs(each.of.gain))
 
     @property
@@ -160,7 +160,9 @@ def _try(change: Change, trials: Sequence[tuple[str, Trials]]) -> Advice:
     before = trials[0][1].forecast.system
     system = change.applied(before)
     effects = [
-        Effect(name, gain, gain.aim == trial.aim) for name, trial in trials for gain in trial.change(change, system)[1]
+        MetricDelta(name, gain, gain.aim == trial.aim)
+        for name, trial in trials
+        for gain in trial.change(change, system)[1]
     ]
     return Advice(change, system.gpus / before.gpus, tuple(effects))
 
