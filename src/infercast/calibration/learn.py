@@ -474,8 +474,6 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     return Watched(seconds, count, rate, inputs, outputs, gauges, share, share_before, learned, tuple(told))
 
 
-SUSPECTS = ((0,), (1, 2), (1,), (2,))  # Places in `Point` of what one fault slows
-FAULT_SPREAD = 0.6  # Of a fault's factor, as standard deviation of its logarithm: it may be any
 UNLIKELY = 4.0  # A fault has to explain so many more squares of standard deviations than what is usually uncertain
 
 
@@ -516,7 +514,8 @@ def _name_cause(system: System, replays: Sequence[Replay], traces: Traces) -> tu
 
     best, names = judged(prior), set[str]()
     usual, noted = best.cost, 0.13  # A factor this far from 1 (as a logarithm) is said, if it is known better
-    for places in SUSPECTS if usual > UNLIKELY else ():
+    suspects = (0,), (1, 2), (1,), (2,)  # Places in `Point` of what one fault slows
+    for places in suspects if usual > UNLIKELY else ():
         found = judged(_suspecting(prior, places))
         if found.cost + UNLIKELY < min(usual, best.cost + UNLIKELY * bool(names)):
             best, names = found, {Point._fields[place] for place in places}
@@ -545,7 +544,7 @@ def _suspecting(prior: Array, places: Sequence[int]) -> Array:
     """The covariance where these factors may be far from 1, and move together."""
     before = np.sqrt(np.diag(prior))
     alike, spreads = prior / np.outer(before, before), before.copy()
-    spreads[[*places]] = FAULT_SPREAD
+    spreads[[*places]] = 0.6  # Of the logarithm of a fault's factor: it may be any
     for one in places:
         for other in places:
             alike[one, other] = 1.0 if one == other else 0.95

@@ -35,7 +35,6 @@ BACKEND = "openai"
 Array = npt.NDArray[Any]
 
 MOST_REQUESTS = 20_000  # of a longer run the first ones are replayed
-HELD_BACK = 0.9  # If fewer requests were served than this share of their rate, the limit on their number decided
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,8 @@ def make_workload(load: Load, asked: Asked) -> tuple[Workload, tuple[str, ...], 
     if asked.rate is not None or asked.concurrency is not None:
         rate, concurrency = asked.rate, asked.concurrency
     elif rate is not None and concurrency is not None and load.arrivals is None:
-        # A rate with a limit on requests at one time: one of both decides.
-        if load.served_rate is not None and load.served_rate < HELD_BACK * rate:
+        # A rate with a limit on requests at one time: one of both decides, by whether nearly as many were served.
+        if load.served_rate is not None and load.served_rate < 0.9 * rate:
             assumed.append(
                 f"at {rate:g} requests/s the limit of {concurrency} at one time decided, so there is no rate"
             )

@@ -18,7 +18,6 @@ MOST_BYTES, MOST_RUNS, MOST_LETTERS = 32_000_000, 8, 2000  # of one file, of all
 QUANTITIES: tuple[Quantity[Forecast], ...] = (*RESULTS, *PROMISES, *COSTS, *ENERGIES, *LOADS)
 BOUND, OVERLOADED = "bound", "overloaded"
 Band = tuple[float, float]
-MANY = 10.0  # from here on a ratio says more than a change in per cent
 LEADERS: dict[str, str] = read_data("sentences.toml")["leaders"]
 
 
@@ -212,7 +211,8 @@ class Row(NamedTuple):
         if not first:
             return ""
         ratio = value / first
-        return f"{100 * (ratio - 1.0):+.1f} %" if ratio < MANY else f"{ratio:,.0f} times"
+        # From ten on a ratio says more than a change in per cent.
+        return f"{100 * (ratio - 1.0):+.1f} %" if ratio < 10 else f"{ratio:,.0f} times"
 
     def best(self, runs: Sequence[SavedRun]) -> list[int]:
         """The places of the best numbers of comparable runs; none where all are alike or workloads differ."""

@@ -351,7 +351,6 @@ GENERATIONS = ("a100-sxm", "l40s", "h100-sxm", "h200-sxm", "b200-sxm", "gb200", 
 # Served requests: what a token is made of, and parallel plans against a heuristic.
 
 LEAST = 0.005  # share of a token from which a kernel family has a column
-CORE_HOUR = 0.05  # dollars of one virtual CPU of a cloud for an hour
 
 
 def token_by_place() -> Table:
@@ -455,7 +454,8 @@ def cost_of_plans() -> Table:
         found = runs_of(case)
         on_gpus, here = sum(run.seconds for run in found), sum(run.cpu_seconds for run in found)
         price = price_of(case.gpu)
-        cheaper = None if price is None else on_gpus * case.gpus * price.per_hour / (here * CORE_HOUR)
+        core_hour = 0.05  # dollars of one virtual CPU of a cloud
+        cheaper = None if price is None else on_gpus * case.gpus * price.per_hour / (here * core_hour)
         rows.append([case.model, case.load, len(found), on_gpus, here, on_gpus / here, cheaper])
     sums = [sum(float(row[place] or 0.0) for row in rows) for place in (2, 3, 4)]
     cheapest = min(float(row[6] or 0.0) for row in rows)

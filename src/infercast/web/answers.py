@@ -65,7 +65,6 @@ QUANTILES = np.linspace(0.0, 1.0, 201)
 SHARES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1)  # Of the saturating rate, where none are given
 Answer = dict[str, Any]
 Handler = Callable[[Mapping[str, Any], Tell], Answer]
-OF_RUN = 0.5  # The share of the time of an answer that its run may take; intervals and changes take the rest
 QUICK_REQUESTS = 150  # of an answer that must come soon, where a simulation goes step by step
 MOST_COMPARED = 4
 _runs: dict[str | None, Watched] = {}
@@ -569,7 +568,7 @@ def run_of(asked: page.Asked) -> Watched:
         return _runs[key]
     system, workload = page.system_asked(asked), page.workload_of(asked)
     capacity = page.capacity_known(asked, system, workload)
-    with share_of_time(OF_RUN):
+    with share_of_time(0.5):  # intervals and changes take the rest
         run = watch_run(system, workload, steady=asked.state["steady"], capacity=capacity, slo=asked.slo)
     if key is not None and run.forecast.steady.stopped != LATE:
         _runs[key] = run

@@ -32,7 +32,6 @@ STATIC = Path(__file__).parent / "static"
 ASKED = ("simulate", "memory", "curve")
 EXPORTS = {"html": "text/html; charset=utf-8", "csv": "text/csv; charset=utf-8", "json": "application/json"}
 NO_STORE = {"cache-control": "no-store"}
-WARM = {"state": {}, "intervals": True}  # the first question of most; it is asked when the server starts
 
 TYPES = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
@@ -93,7 +92,7 @@ class WebApp:
 
     async def _warm(self) -> None:
         with contextlib.suppress(BusyError, TooLongError):
-            await self.coalescer.ask("simulate", WARM)
+            await self.coalescer.ask("simulate", {"state": {}, "intervals": True})  # the first of most
 
     async def file(self, request: Request) -> Response:
         found = self.files.get(request.path_params["path"])

@@ -19,7 +19,6 @@ from infercast.forecast.system import DECODE, PREFILL, busiest
 from infercast.ops.op import tensor_rate_of
 from infercast.serve.step import StepShape
 
-MOST_BINS = 240
 NARROWEST = 1.2  # A histogram reaches at least from its middle over this to its middle times this
 
 
@@ -157,7 +156,7 @@ def _histogram(values: Array) -> Histogram:
     return Histogram(edges.tolist(), np.histogram(values, edges)[0].tolist())
 
 
-def load_curves(run: Watched, most_bins: int = MOST_BINS) -> LoadCurves:
+def load_curves(run: Watched, most_bins: int = 240) -> LoadCurves:
     """Averages over stretches; a request that is in the system for a part of one counts for that part."""
     engines, served = run.engines, run.forecast.clients
     start, most_steps = float(served.sent_at.min()), max(engine.log.num_steps for engine in engines)

@@ -54,7 +54,6 @@ RECURRENT = {
     "convolution": ("update", "channels"),
     "gating": ("op", "heads", "key_heads"),
 }
-COMPILED = "moe", "elementwise", *RECURRENT
 
 
 def compiled_cases(cases: Sequence[Case]) -> list[Case]:
@@ -483,8 +482,9 @@ def run_sweep(
         apart = [case for case in waiting if case.family in ISOLATED]
         try:
             if is_compiled:
+                compiled = ("moe", "elementwise", *RECURRENT)
                 # Of a few anchors, those that need no compiling are measured before others are compiled.
-                ready = [case for case in shared if anchors and case.family not in COMPILED]
+                ready = [case for case in shared if anchors and case.family not in compiled]
                 prepare(waiting, chosen, deadline, partial(measure, ready))
                 shared = [case for case in shared if case not in ready]
             if apart:

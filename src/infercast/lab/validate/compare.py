@@ -325,9 +325,6 @@ def errors_of(pairs: Iterable[Comparison | None]) -> Errors | None:
     return Errors(*map(float, (np.median(sizes), sizes.mean(), np.quantile(sizes, 0.9), np.median(errors))))
 
 
-SET_BELOW = 0.8  # An engine with fewer KV blocks than this share of what fits had them set, though its file may not say
-
-
 @dataclass(frozen=True, slots=True)
 class RunComparison:
     """One run; times in seconds."""
@@ -501,7 +498,7 @@ def _started(
     deployment = start(setup.settings)
     if (blocks := setup.num_gpu_blocks) is None:
         return deployment, True
-    if blocks < SET_BELOW * deployment.memory.num_blocks:
+    if blocks < 0.8 * deployment.memory.num_blocks:  # they were set, though the file may not say so
         return start(setup.with_those_blocks), True
     return deployment, setup.blocks_were_set
 

@@ -32,7 +32,6 @@ PART_COLOURS = (
 )  # Of the parts of the time to first token; the second line is of a link and a decode pool
 PERCENTILES = ("p50", "p90", "p95", "p99")
 HEIGHT, STRIP = 3.3, 0.8  # inches of a chart, and of the strip with percentiles in it
-LABELLED = 6  # kernels of a roofline that are named; the others tell their names when they are pointed at
 LEFT, RIGHT = 0.3, 3e4  # operations per byte at the ends of a chart
 LEADER = {"arrowstyle": "-", "color": canvas.MUTED, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 2}
 """A line from a name to its mark."""
@@ -194,7 +193,8 @@ def _roofline(axes: Axes, roofline: StepRoofline, tips: canvas.Tips) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
-    lowest_first = sorted(roofline.points[:LABELLED], key=lambda point: point.flops_per_second)
+    # The others tell their names when they are pointed at.
+    lowest_first = sorted(roofline.points[:6], key=lambda point: point.flops_per_second)
     left = 0.98 - canvas.LETTER * max(len(point.name) for point in lowest_first) / canvas.inches(axes)
     for place, point in enumerate(lowest_first):  # in the corner that is never reached: much work a byte, and slow
         axes.annotate(
