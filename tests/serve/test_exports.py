@@ -77,16 +77,46 @@ def test_aiperf_turns_bring_new_tokens(tmp_path):
 
 def test_weka_sessions_and_sub_agents(tmp_path):
     call = {"type": "n", "in": 130, "out": 20, "hash_ids": [0, 1, 2], "api_time": 1.0}
-    inner = {"type": "subagent", "t": 4.0, "requests": [{**call, "t": 0.0}]}
-    row = {"id": "x", "block_size": 64, "requests": [{**call, "t": 0.0}, inner, {**call, "t": 3.0, "in": 200}]}
-    workload = read_trace(written(tmp_path, [row, row]))
-    assert len(workload.requests) == 6
-    first, later = workload.requests[:2]
-    assert (first.session, later.session, later.think) == (0, 0, 2.0)
-    assert first.prefix == later.prefix[:2]
-    assert len({each.session for each in workload.requests}) == 4
-    assert {each.arrival for each in workload.requests} == {0.0, 4.0}
-    assert workload.requests[2].prefix[0] != first.prefix[0]  # blocks have names of their own in each
+    once = {"type": "subagent", "t": 2.0, "requests": [{**call, "t": 2.5}, {**call, "t": 4.0}]}
+    again = {"type": "subagent", "t": 2.0, "requests": [{**call, "t": 0.0}]}  # counts from its own start
+    late = {"type": "subagent", "t": 6.0, "requests": [{**call, "t": 6.0, "api_time": 9.0}]}
+    calls = [{**call, "t": 0.0}, once, again, late, {**call, "t": 6.0, "in": 200}]
+    workload = read_trace(written(tmp_path, [{"id": "x", "block_size": 64, "requests": calls}] * 2))
+    assert len(workload.requests) == 12
+    assert {each.arrival for each in workload.requests} == {0.0}
+    whole = [each for each in workload.requests if each.session in {0, 1, 2, 3}]
+    first, quick, slow, other, *_ = whole
+    final = next(each for each in whole if each.num_input == 200)
+    assert len({each.session for each in whole}) == 4
+    assert first.prefix == final.prefix[:2]
+    assert slow.prefix == first.prefix  # blocks have the same names in all of a session
+    assert not {each.content for each in first.prefix} & {each.content for each in workload.requests[-1].prefix}
+    assert [(each.after, each.think) for each in (first, quick, slow)] == [
+        ((), 0.0), ((first.answer,), 1.0), ((first.answer,), 1.5)
+    ]  # fmt: skip
+    assert (other.after, other.think) == ((slow.answer,), 0.5)
+    assert set(final.after) >= {quick.answer, other.answer}  # not for the one that goes on in the background
+    assert len(final.after) == 3
+    assert final.think == 1.0
+
+
+def test_calls_follow_the_answers_that_they_had(tmp_path):
+    second = 1_800_000_000 * 10**9
+    times = [(0.0, 1.0), (1.5, 4.0), (1.5, 3.0), (5.0, 6.0)]  # two at once, and a call that has both answers
+    spans = [
+        span(second + int(start * 1e9), (100, 20), "a", endTimeUnixNano=str(second + int(end * 1e9)))
+        for start, end in times
+    ]
+    path = written(tmp_path, spans)
+    assert [each.after for each in read_trace(path).requests] == [()] * 4
+    first, *both, last = read_trace(path, follow=True).requests
+    assert [each.after for each in both] == [(first.answer,)] * 2
+    assert [each.think for each in (first, *both, last)] == pytest.approx([0.0, 0.5, 0.5, 1.0])
+    assert last.after == tuple(each.answer for each in reversed(both))
+    lines = [f"{start},100,20,a,{end}" for start, end in times]
+    plain = read_trace(written(tmp_path, "\n".join(["arrival,input,output,session,end", *lines]), "t.csv"), follow=True)
+    assert [each.think for each in plain.requests] == [0.0, 0.5, 0.5, 1.0]
+    assert {each.arrival for each in plain.requests} == {0.0}
 
 
 @pytest.mark.parametrize(

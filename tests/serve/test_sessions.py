@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
+from infercast.errors import InputError
+from infercast.serve.cache.blocks import KvShape
 from infercast.serve.fleet.pool import Pool, simulate_fleet
 from infercast.serve.loop import Replica
 from infercast.serve.record import Record
+from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.simulation import simulate
+from infercast.serve.step import constant_timer
 from infercast.serve.workload.api_server import ServerCosts
 from infercast.serve.workload.clients import Clients
 from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.synthetic import session_workload
 
 
 def conversation(*thinks: float, session: int = 0, arrival: float = 0.0) -> list[Request]:
@@ -55,6 +60,69 @@ def test_a_closed_loop_begins_a_session_when_another_has_ended() -> None:
     assert clients.next_arrival is None
     clients.answer(5.0, 1)
     assert clients.pop()[::2] == (4, 5.0)
+
+
+def agents() -> list[Request]:
+    """A call, two sub-agents of one and two calls, and a call that waits for both."""
+    names = iter(range(9))
+    root, quick, slow, slower = (
+        Request(0.0, 10, 4, answer=next(names), session=session, think=think, after=after)
+        for session, think, after in ((0, 0.0, ()), (1, 0.5, (0,)), (2, 0.0, (0,)), (2, 1.0, ()))
+    )
+    return [root, quick, slow, slower, Request(0.0, 10, 4, answer=9, session=0, think=2.0, after=(1, 3))]
+
+
+def test_a_call_waits_for_all_its_sub_agents() -> None:
+    clients = Clients(Workload(tuple(agents()), in_turns=True))
+    assert clients.pop()[::2] == (0, 0.0)
+    assert clients.next_arrival is None
+    clients.answer(1.0, 0)
+    assert [clients.pop()[::2] for _ in range(2)] == [(2, 1.0), (1, 1.5)]
+    clients.answer(3.0, 2)
+    assert clients.pop()[::2] == (3, 4.0)
+    clients.answer(9.0, 1)
+    assert clients.next_arrival is None
+    clients.answer(7.0, 3)
+    assert clients.pop()[::2] == (4, 11.0)
+
+
+def test_a_client_is_busy_with_all_of_its_calls() -> None:
+    other = Request(0.0, 5, 5, session=9)
+    clients = Clients(Workload((*agents(), other), concurrency=1, in_turns=True))
+    clients.pop()
+    for number, time in enumerate((1.0, 2.0, 3.0, 4.0)):
+        clients.answer(time, number)
+        while clients.next_arrival is not None:
+            assert clients.pop()[0] != 5
+    clients.answer(5.0, 4)
+    assert clients.pop()[::2] == (5, 5.0)
+
+
+def test_sub_agents_are_drawn_and_served_before_the_turn_that_waits_for_them() -> None:
+    options: dict[str, Any] = {
+        "turns": "uniform:2:5", "input_lengths": "40", "turn_lengths": "8", "output_lengths": "6", "prefix_length": 16,
+    }  # fmt: skip
+    policy = FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=16)
+    replica = Replica(
+        timer=constant_timer(0.01), policy=policy, num_blocks=4000, kv_shape=KvShape(4), token_path_seconds=0.02
+    )
+    for how in ("0.4:3:2", "0.4:3:2:fork"):
+        workload = session_workload(rate=3.0, count=400, sub_agents=how, **options)
+        assert len(workload.requests) == 400
+        by_answer = {each.answer: each for each in workload.requests}
+        joins = [each for each in workload.requests if len(each.after) == 3]
+        assert joins
+        record, slowly = (simulate(replica, workload, jump=jump) for jump in (True, False))
+        assert times_of(record) == times_of(slowly)
+        ends = dict(zip(by_answer, record.last_token, strict=True))
+        for request, sent in zip(workload.requests, record.sent_at, strict=True):
+            assert all(sent >= ends[name] for name in request.after)
+        sub = next(by_answer[name] for name in joins[0].after if name in by_answer)
+        assert sub.num_input == sum(piece.num_tokens for piece in sub.prefix)
+        starts = {each.session for each in workload.requests if each.after and len(each.after) == 1}
+        assert len(starts) == 3 * len(joins)
+    with pytest.raises(InputError, match="sub_agents '3' must be SHARE:NUMBER:CALLS"):
+        session_workload(rate=1.0, sub_agents="3", **options)
 
 
 def test_answers_that_are_told_out_of_order_lead_to_requests_in_order() -> None:

@@ -254,7 +254,14 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     require(num_requests is None or num_requests >= 1, "--num-requests", "be at least 1", num_requests)
     check_too_long(too_long)
     refuse_idle_options(ctx, _idle(given), trace is not None)
-    of_sessions = ("turn_len", "think", "tool_share", "tool_time", "tool_len")  # options that need --turns
+    of_sessions = (
+        "turn_len",
+        "think",
+        "tool_share",
+        "tool_time",
+        "tool_len",
+        "sub_agents",
+    )  # options that need --turns
     if given.get("turns") is None and (idle := [name for name in of_sessions if is_given(ctx, name)]):
         raise InputError(f"--{idle[0].replace('_', '-')} needs --turns, how many turns a session has")
     asked = longest_asked(ctx)

@@ -475,7 +475,7 @@ def random_requests(
     if given["turns"] is None:
         workload = synthetic_workload(**common)
     else:
-        names = ("session_rate", "turns", "think", "tool_share", "tool_time")
+        names = ("session_rate", "turns", "think", "tool_share", "tool_time", "sub_agents")
         of_sessions = {name: given[name] for name in names}
         lengths = {"turn_lengths": given["turn_len"], "tool_lengths": given["tool_len"]}
         workload = session_workload(**common, **of_sessions, **lengths)
@@ -545,6 +545,7 @@ class LoadOptions(TypedDict, total=False):
     tool_share: float
     tool_time: str | float
     tool_len: Lengths
+    sub_agents: str
 
 
 class RunOptions(LoadOptions, DeployOptions, total=False):

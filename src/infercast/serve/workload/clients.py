@@ -92,7 +92,8 @@ class ArrivalQueue:
 
 # A workload is ``in_turns`` if its requests carry a ``session``: requests of one session follow each other in the order
 # of the workload, each after the previous answer plus its ``think`` seconds (a person reading and writing, or an
-# agent's tool running). Requests without a session follow the clock, or a free client.
+# agent's tool running), or ``after`` several answers, of sub-agents say. What waits for nothing follows the clock, or
+# a free client, who is free again when all is answered that its request has led to.
 
 
 class Clients:
@@ -120,7 +121,7 @@ class Clients:
         self.servers = ApiServers(costs, servers) if costs.part else None
         self._left: deque[tuple[float, int, float]] = deque()
         """Requests that have left these: when each reaches an engine, its index, and when it was sent."""
-        self._starts, self._following = _turns_of(workload)
+        self._starts, self._following, self._waits, self._open = _turns_of(workload)
         self._arrivals = [self.requests[index].arrival for index in self._starts]
         self._num_begun = self._num_sent = 0
         self.further: Callable[[], Sequence[Request]] | None = None
@@ -229,12 +230,20 @@ class Clients:
 
     def answer(self, time: float, index: int) -> None:
         """A client has its whole answer: schedule the session's next turn, or free the client."""
-        if (following := self._following.get(index, NOBODY)) != NOBODY:
-            request = self.requests[following]
-            heapq.heappush(self._due, (max(request.arrival, time + request.think), following))
-        elif self._free is not None:
+        following, is_last = self._following.get(index, ()), index not in self._following
+        for each in following:
+            left, latest = self._waits.get(each, (1, time))
+            latest, request = max(latest, time), self.requests[each]
+            if left > 1:
+                self._waits[each] = left - 1, latest
+            else:
+                heapq.heappush(self._due, (max(request.arrival, latest + request.think), each))
+        if index in self._open:
+            self._open[index][0] -= 1
+            is_last = not self._open[index][0]
+        if is_last and self._free is not None:
             heapq.heappush(self._free, (time, NOBODY))
-        else:
+        elif not following:
             return
         self._look_ahead()
         self._see_next()
@@ -285,18 +294,36 @@ class Clients:
         return -(-count // len(self._rounds))
 
 
-def _turns_of(workload: Workload) -> tuple[list[int], dict[int, int]]:
-    """Requests that wait for no answer of their session, in order of arrival; and for others, their successor."""
+def _turns_of(
+    workload: Workload,
+) -> tuple[list[int], dict[int, tuple[int, ...]], dict[int, tuple[int, float]], dict[int, list[int]]]:
+    """Requests that wait for no answer, in order of arrival; by each answer, who waits for it; who waits for several,
+    with their number and the latest so far; and of a tree of calls, the number that is not answered, for all of it.
+    """
     if not workload.in_turns:
-        return [*range(len(workload.requests))], {}
+        return [*range(len(workload.requests))], {}, {}, {}
     starts: list[int] = []
-    following: dict[int, int] = {}
-    before: dict[int, int] = {}
+    following: dict[int, tuple[int, ...]] = {}
+    waits: dict[int, tuple[int, float]] = {}
+    last_of: dict[int, int] = {}
+    named: dict[int, int] = {}
+    trees: dict[int, list[int]] = {}
+    branches = workload.has("after")
     for index, request in enumerate(workload.requests):
-        if request.session is None or request.session not in before:
+        session = -1 - index if request.session is None else request.session
+        before = [named[name] for name in request.after if name in named]
+        if not before and session in last_of:
+            before = [last_of[session]]
+        last_of[session] = index
+        for each in before:
+            following[each] = (*following.get(each, ()), index)
+        if not before:
             starts.append(index)
-        else:
-            following[before[request.session]] = index
-        if request.session is not None:
-            before[request.session] = index
-    return starts, following
+        elif len(before) > 1:
+            waits[index] = len(before), 0.0
+        if branches:
+            tree = trees[index] = trees[before[0]] if before else [0]
+            tree[0] += 1
+            if request.answer is not None:
+                named[request.answer] = index
+    return starts, following, waits, trees

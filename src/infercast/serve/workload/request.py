@@ -58,6 +58,8 @@ class Request:
     images: tuple[Image, ...] = ()  # In order
     patience: float = 0.0  # Seconds after which its client leaves without the rest of the answer; 0: never
     retries: int = 0  # How often it then sends the request again
+    after: tuple[int, ...] = ()
+    """With sessions turn by turn: names of all answers it waits for; none: that before it in its session."""
 
     @property
     def num_declared(self) -> int:

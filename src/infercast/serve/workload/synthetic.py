@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -265,6 +266,34 @@ def describe_prefixes(length: int, num_groups: int) -> str:
 # and lengths have their own distributions.
 
 
+class SubAgents(NamedTuple):
+    """Agents that some later turns wait for, made by `parse_sub_agents`."""
+
+    share: float  # Of later turns
+    number: int  # At once, once the answer before is there
+    calls: int  # Of each, one after the other
+    fork: bool = False  # Whether their prompts begin with the history so far, or anew
+
+    def __str__(self) -> str:
+        """In plain words."""
+        how = "that know the history" if self.fork else "that begin anew"
+        return f"{self.share:.0%} after {self.number} sub-agents of {format_many(self.calls, 'call')} {how}"
+
+
+def parse_sub_agents(text: str | SubAgents | None) -> SubAgents | None:
+    """From ``0.2:3:4``: two in ten of later turns wait for three sub-agents of four calls; ``:fork`` of the history."""
+    if text is None or isinstance(text, SubAgents):
+        return text
+    match = re.fullmatch(r"(\d*\.?\d+):(\d{1,3}):(\d{1,4})(:fork)?", str(text).strip())
+    agents = None if match is None else SubAgents(float(match[1]), int(match[2]), int(match[3]), bool(match[4]))
+    if agents is None or not (0 < agents.share <= 1 and agents.number and agents.calls):
+        raise InputError(
+            f"sub_agents {text!r} must be SHARE:NUMBER:CALLS, such as 0.2:3:4 for three sub-agents of four calls each "
+            "before one in five of the later turns; :fork behind it if they know the history"
+        )
+    return agents
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionDraw(Draw):
     """What random sessions were drawn from: the arguments of `session_workload`."""
@@ -275,6 +304,13 @@ class SessionDraw(Draw):
     tool_share: float
     tool_time: Pauses
     tool_lengths: LengthDistribution
+    sub_agents: SubAgents | None = None
+
+    @property
+    def calls_each(self) -> float:
+        """Requests that a session makes on average."""
+        agents, turns = self.sub_agents, self.turns.mean
+        return turns if agents is None else turns + (turns - 1) * agents.share * agents.number * agents.calls
 
 
 def session_workload(
@@ -292,6 +328,7 @@ def session_workload(
     tool_share: float = 0.0,
     tool_time: Pauses | str | float = "lognormal:2:1",
     tool_lengths: LengthDistribution | str | int | None = None,
+    sub_agents: SubAgents | str | None = None,
     burstiness: float = 1.0,
     prefix_length: int = 0,
     prefix_groups: int = 1,
@@ -307,8 +344,10 @@ def session_workload(
 
     A session has ``turns`` turns. Its first prompt has ``input_lengths`` tokens after a system prompt, each later one
     ``turn_lengths`` after the history, sent ``think`` seconds after the previous answer. A ``tool_share`` of the later
-    turns are a tool's: they come after ``tool_time`` with ``tool_lengths`` tokens (by default as other turns). The last
-    session is cut at ``count`` requests. Without a ``count``, a simulation draws as many as a steady result takes.
+    turns are a tool's: they come after ``tool_time`` with ``tool_lengths`` tokens (by default as other turns). Others
+    come with as many once all their ``sub_agents`` are done, whose first prompts are drawn as a session's, and later
+    ones as a tool's. The last session is cut at ``count`` requests. Without a ``count``, a simulation draws as many as
+    a steady result takes.
     """
     is_open = count is None and (concurrency is not None or arrival != "burst")
     count = first_count(count, concurrency, arrival)
@@ -320,14 +359,14 @@ def session_workload(
     require(0 <= tool_share <= 1, "tool_share", "be a share from 0 to 1", repr(tool_share))
     if rate is not None and session_rate is not None:
         raise InputError(f"rate {rate!r} and session_rate {session_rate!r} exclude each other; give one")
-    if session_rate is not None:
-        rate = session_rate * of_turns.mean
     drawn = SessionDraw(
         arrival=arrival, rate=rate, count=count, concurrency=concurrency, input_lengths=first,
         output_lengths=outputs, burstiness=burstiness, prefix_length=prefix_length, prefix_groups=prefix_groups,
         seed=seed, turns=of_turns, turn_lengths=later, think=people, tool_share=tool_share, tool_time=tools,
-        tool_lengths=of_tools, spread_out=spread_out or is_open,
+        tool_lengths=of_tools, sub_agents=parse_sub_agents(sub_agents), spread_out=spread_out or is_open,
     )  # fmt: skip
+    if session_rate is not None:
+        drawn = replace(drawn, rate=(rate := session_rate * drawn.calls_each))
     drawn = checked(drawn)
     requests, num_sessions = _drawn(drawn)
     words = _described(drawn, num_sessions)
@@ -343,19 +382,20 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
     require(1 <= (count := draw.count) <= MOST_REQUESTS, "count", f"be 1 to {MOST_REQUESTS} requests", repr(count))
     drawn = draw.turns.sample(count, of_turns)
     ends = np.cumsum(drawn)
+    count, by_agents = _turns_and_agents(draw, ends)
     used = int(np.searchsorted(ends, count)) + 1
     num_turns = drawn[:used].copy()
     num_turns[-1] -= ends[used - 1] - count
     num_sessions = num_turns.size
     session, begins = np.repeat(np.arange(num_sessions), num_turns), np.cumsum(num_turns) - num_turns
-    by_tool = of_kinds.random(count) < draw.tool_share
+    by_tool = (of_kinds.random(count) < draw.tool_share) | by_agents
     said = draw.turn_lengths.sample(count, of_people, spread_out=draw.spread_out)
     new_tokens = np.where(by_tool, draw.tool_lengths.sample(count, of_tools), said)
     new_tokens[begins] = draw.input_lengths.sample(num_sessions, of_inputs, spread_out=draw.spread_out)
     outputs = draw.output_lengths.sample(count, of_outputs, spread_out=draw.spread_out)
     pauses = np.where(by_tool, draw.tool_time.sample(count, of_running), draw.think.sample(count, of_thinking))
-    pauses[begins] = 0.0
-    rate = None if draw.rate is None else draw.rate / draw.turns.mean
+    pauses[begins] = pauses[by_agents] = 0.0
+    rate = None if draw.rate is None else draw.rate / draw.calls_each
     starts = arrival_times(draw.arrival, rate, num_sessions, of_starts, draw.burstiness, spread_out=draw.spread_out)
     groups = of_groups.integers(draw.prefix_groups, size=num_sessions)
     inputs = draw.prefix_length + _within(new_tokens + outputs, begins, num_turns) - outputs
@@ -369,7 +409,69 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
         Request(moment, num_input, num_output, prefixes[index], _answer(index, draw), None, number, pause)
         for index, moment, num_input, num_output, number, pause in zip(order.tolist(), *columns, strict=True)
     )
+    if by_agents.any():
+        requests = _with_agents(requests, by_agents[order].tolist(), draw, num_sessions)
     return requests, num_sessions
+
+
+def _turns_and_agents(draw: SessionDraw, ends: Array) -> tuple[int, Array]:
+    """How many turns make up the draw's requests with the calls of sub-agents, and which turns wait for those."""
+    count, agents = draw.count, draw.sub_agents
+    by_agents = np.zeros(count, dtype=bool)
+    if agents is None:
+        return count, by_agents
+    agents_stream = 86_028_121  # combined with the seed: sub-agents have random streams of their own
+    by_agents = np.random.default_rng((draw.seed, agents_stream)).random(count) < agents.share
+    by_agents[0] = by_agents[ends[ends < count]] = False
+    calls = np.cumsum(1 + agents.number * agents.calls * by_agents)
+    whole = int(np.searchsorted(calls, count, "right"))
+    by_agents[whole:] = False
+    count += whole - int(calls[whole - 1])
+    return count, by_agents[:count]
+
+
+def _with_agents(
+    requests: Sequence[Request], by_agents: Sequence[bool], draw: SessionDraw, session: int
+) -> tuple[Request, ...]:
+    """The same with the calls of sub-agents before turns that wait for them; their sessions have the next numbers."""
+    agents, calls_stream = draw.sub_agents, 86_028_157
+    assert agents is not None
+    rng = np.random.default_rng((draw.seed, calls_stream))
+    size = sum(by_agents) * agents.number * agents.calls
+    new, pauses, outputs = (each.sample(size, rng) for each in (draw.tool_lengths, draw.tool_time, draw.output_lengths))
+    groups = rng.integers(draw.prefix_groups, size=size // agents.calls).tolist()
+    if not agents.fork:
+        new[:: agents.calls] = draw.input_lengths.sample(size // agents.calls, rng)
+    pauses[:: agents.calls] = 0.0
+    drawn, name = zip(new.tolist(), pauses.tolist(), outputs.tolist(), strict=True), _answer(len(requests), draw)
+    last: dict[int | None, Request] = {}
+    found: list[Request] = []
+    for request, waits in zip(requests, by_agents, strict=True):
+        before, names = last.get(request.session), []
+        for _ in range(agents.number if waits else 0):
+            assert before is not None
+            assert before.answer is not None
+            prefix: tuple[Segment, ...] = ()
+            after: tuple[int, ...] = (before.answer,)
+            num_tokens = draw.prefix_length
+            if agents.fork:
+                prefix = (*before.prefix, Segment(before.answer, before.num_output))
+                num_tokens = before.num_input + before.num_output
+            elif draw.prefix_length:
+                prefix = (Segment(groups[session % len(groups)], draw.prefix_length),)
+            for _ in range(agents.calls):
+                more, pause, output = next(drawn)
+                prefix, num_tokens, name = (*prefix, Segment(name, more)), num_tokens + more, name + 2
+                call = Request(before.arrival, num_tokens, output, prefix, name - 1, None, session, pause, after=after)
+                found.append(call)
+                prefix, num_tokens, after = (*prefix, Segment(name - 1, output)), num_tokens + output, ()
+            names.append(name - 1)
+            session += 1
+        last[request.session] = request
+        found.append(replace(request, after=tuple(names)) if waits else request)
+    if (longest := max(each.num_input + each.num_output for each in found)) > LONGEST:
+        raise InputError(f"a session grows to {longest:,} tokens; use fewer turns or shorter ones")
+    return tuple(sorted(found, key=attrgetter("arrival")))
 
 
 def _within(values: Array, begins: Array, num_turns: Array) -> Array:
@@ -417,6 +519,7 @@ def _described(drawn: SessionDraw, num_sessions: int) -> str:
         f"output {drawn.output_lengths}",
         f"think {drawn.think}",
         tools,
+        "" if drawn.sub_agents is None else str(drawn.sub_agents),
     )
     return ", ".join(part for part in parts if part)
 
@@ -521,10 +624,10 @@ def scaled(
         description += f"; {rate_scale:.4g} times the rate{to_rate}"
         steady = None if steady is None else steady * rate_scale
         # Scale the rate; pauses between the turns of a session keep their length
-        starts: dict[int | None, float] = {}
+        starts: dict[int, float] = {}
         found = []
-        for request in requests:
-            start = request.arrival if request.session is None else starts.setdefault(request.session, request.arrival)
+        for request, tree in zip(requests, _trees(requests), strict=True):
+            start = starts.setdefault(tree, request.arrival)
             sooner = request.arrival - start + start / rate_scale if request.think else request.arrival / rate_scale
             found.append(replace(request, arrival=sooner))
         requests = tuple(found)
@@ -545,20 +648,35 @@ def begun_anew(
     if (session_rate is None) == (concurrency is None):
         raise InputError("give either a session rate or a concurrency")
     starts: dict[int, float] = {}
-    for number, request in enumerate(workload.requests):
-        starts.setdefault(-1 - number if request.session is None else request.session, request.arrival)
+    trees = _trees(workload.requests)
+    for tree, request in zip(trees, workload.requests, strict=True):
+        starts.setdefault(tree, request.arrival)
     rng = np.random.default_rng(seed)
     kind = "burst" if session_rate is None else "poisson"
     moments = dict(zip(starts, arrival_times(kind, session_rate, len(starts), rng).tolist(), strict=True))
     found = []
-    for number, request in enumerate(workload.requests):
-        key = -1 - number if request.session is None else request.session
-        found.append(replace(request, arrival=moments[key] + (0.0 if concurrency else request.arrival - starts[key])))
+    for tree, request in zip(trees, workload.requests, strict=True):
+        found.append(replace(request, arrival=moments[tree] + (0.0 if concurrency else request.arrival - starts[tree])))
     found.sort(key=attrgetter("arrival"))
     how = f"{session_rate:g} sessions/s" if concurrency is None else f"{format_many(concurrency, 'session')} at a time"
     rate = None if session_rate is None else session_rate * len(found) / len(starts)
     words = f"{workload.description}; {how}".removeprefix("; ")
     return replace(workload, requests=tuple(found), concurrency=concurrency, rate=rate, description=words)
+
+
+def _trees(requests: Sequence[Request]) -> list[int]:
+    """Of each request a number that it shares with its session, and with those whose answers the session waits for."""
+    named: dict[int, int] = {}
+    sessions: dict[int, int] = {}
+    found = []
+    for number, request in enumerate(requests):
+        session = -1 - number if request.session is None else request.session
+        before = [named[name] for name in request.after if name in named]
+        tree = sessions.setdefault(session, before[0] if before else session)
+        if request.answer is not None:
+            named[request.answer] = tree
+        found.append(tree)
+    return found
 
 
 def _scale_to(rate: float, rate_scale: float, workload: Workload, limit: int | None) -> float:

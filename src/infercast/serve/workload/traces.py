@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import heapq
 import io
 import json
 import math
@@ -55,6 +56,8 @@ class Row(NamedTuple):
     priority: int = 0
     slo_class: str = ""
     adapter: int | None = None
+    end: float | None = None  # When its answer was complete, if that is recorded
+    after: tuple[int, ...] = ()  # Names of the answers it waits for
 
 
 class Segments(dict[tuple[int, int], Segment]):
@@ -127,21 +130,59 @@ def aiperf_rows(record: Record, segments: Segments) -> list[Row]:
 
 
 def weka_rows(record: Record, segments: Segments) -> list[Row]:
-    """A session of an agent, its prompts in blocks that it names; sub-agents are sessions that begin when they did."""
-    name, size, rows, free = segments.new_name(), whole_of(record, "block_size", 1), list[Row](), 0.0
-    for call in record["requests"]:
-        if call.get("type") == "subagent":
-            inner = {**record, "requests": call["requests"], "start": number_of(call, "t")}
-            rows += weka_rows(inner, segments)
-            continue
-        num_input, sent = whole_of(call, "in", 1), number_of(call, "t")
-        blocks = [segments[segments.name_of(f"{name}/{each}"), size] for each in call["hash_ids"][: num_input // size]]
-        think = 0.0 if not free else max(0.0, sent - free)
-        rows.append(
-            Row(record.get("start", 0.0), num_input, whole_of(call, "out", 0), tuple(blocks), None, name, think)
-        )
-        free = sent + (number_of(call, "api_time") if "api_time" in call else 0.0)
-    return rows
+    """A session of an agent, its prompts in blocks that it names; sub-agents are sessions that it waits for."""
+    size, trace = whole_of(record, "block_size", 1), segments.new_name()
+
+    def read(calls: list[Record], session: int, start: float, before: Sequence[Row]) -> list[Row]:
+        own, others = list[Row](), list[Row]()
+        for call in calls:
+            sent = number_of(call, "t")
+            sent = sent if sent >= start else start + sent  # of a sub-agent, older files count from its own start
+            if call.get("type") == "subagent":
+                others += read(call["requests"], segments.new_name(), sent, own)
+                continue
+            num_input, ids = whole_of(call, "in", 1), call["hash_ids"]
+            blocks = [segments[segments.name_of(f"{trace}/{each}"), size] for each in ids[: num_input // size]]
+            end = sent + (number_of(call, "api_time") if call.get("api_time") is not None else 0.0)
+            output = whole_of(call, "out", 0)
+            own.append(Row(sent, num_input, output, tuple(blocks), segments.new_name(), session, end=end))
+        last = {row.session: row for row in others}
+        known = [*own, *last.values(), *(row for row in before if row.end is not None and row.end <= start)]
+        return [row for row in after_answers(known, session) if row.session == session] + others
+
+    return as_soon_as(read(record["requests"], trace, 0.0, ()))
+
+
+def after_answers(rows: Sequence[Row], own: Any, ticks: int = 1) -> list[Row]:
+    """Calls that each wait for all answers there were when they were sent, and then as long as they did.
+
+    An answer is not named where another that is named has waited for it: of its session, or of the ``own``.
+    """
+    running: list[tuple[float, int]] = []  # Ends of calls, and their numbers
+    known: list[tuple[float, Row]] = []  # Those that have ended, less what later ones have waited for
+    rows, found = sorted(rows, key=itemgetter(0)), list[Row]()
+    for number, row in enumerate(rows):
+        while running and running[0][0] <= row.arrival:
+            end, at = heapq.heappop(running)
+            later = rows[at]
+            known = [each for each in known if each[0] > later.arrival or later.session not in (own, each[1].session)]
+            known.append((end, later))
+        if row.end is not None:
+            heapq.heappush(running, (max(row.end, row.arrival), number))
+        names = tuple(each.answer for _, each in known if each.answer is not None)
+        found.append(row._replace(after=names, think=(row.arrival - known[-1][0]) / ticks) if known else row)
+    return found
+
+
+def as_soon_as(rows: Sequence[Row]) -> list[Row]:
+    """The same, and those who wait for answers may come as soon as what they wait for."""
+    soonest: dict[int | None, float] = {}
+    found = []
+    for row in sorted(rows, key=itemgetter(0)):
+        arrival = max((soonest[name] for name in row.after), default=row.arrival)
+        soonest[row.answer] = arrival
+        found.append(row._replace(arrival=arrival))
+    return found
 
 
 def span_rows(record: Record, _: Segments) -> list[Row]:
@@ -159,7 +200,8 @@ def span_rows(record: Record, _: Segments) -> list[Row]:
             session = _session((said, "gen_ai.conversation.id"), (span, "traceId"))
             said = {"input_tokens": tokens, "output_tokens": said.get("gen_ai.usage.output_tokens", 0), **span}
             num_input, num_output = whole_of(said, "input_tokens", 1), whole_of(said, "output_tokens", 0)
-            rows.append(Row(number_of(span, "startTimeUnixNano"), num_input, num_output, session=session))
+            end = number_of(span, "endTimeUnixNano") if span.get("endTimeUnixNano") else None
+            rows.append(Row(number_of(span, "startTimeUnixNano"), num_input, num_output, session=session, end=end))
     return rows
 
 
@@ -176,7 +218,10 @@ def langfuse_rows(record: Record, _: Segments) -> list[Row]:
     start = _only_name(record, ("startTime", "start_time"))
     names = [_only_name(usage, names) for names in (("input", "promptTokens"), ("output", "completionTokens"))]
     session = _session(*((record, name) for name in ("sessionId", "session_id", "traceId", "trace_id")))
-    return [Row(moment_of(record, start), whole_of(usage, names[0], 1), whole_of(usage, names[1], 0), session=session)]
+    ended = next((name for name in ("endTime", "end_time") if record.get(name)), None)
+    end = None if ended is None else moment_of(record, ended)
+    num_input, num_output = whole_of(usage, names[0], 1), whole_of(usage, names[1], 0)
+    return [Row(moment_of(record, start), num_input, num_output, session=session, end=end)]
 
 
 def plain_row(record: Record, segments: Segments) -> list[Row]:
@@ -259,7 +304,8 @@ def whole_of(record: Record, field: str, least: int) -> int:
 
 
 LABELS: dict[str, Callable[[Record, str], Any]] = {
-    "session": _text, "think": number_of, "priority": _signed, "class": _text, "adapter": partial(whole_of, least=0),
+    "session": _text, "end": moment_of, "think": number_of, "priority": _signed, "class": _text,
+    "adapter": partial(whole_of, least=0),
 }  # fmt: skip
 
 # Sessions in recorded files: whole conversations on a line, and turns inferred from their prompts.
@@ -376,6 +422,18 @@ def with_histories(rows: Sequence[Row], segments: Segments) -> list[Row]:
     return found
 
 
+def following_answers(rows: Sequence[Row], ticks: int) -> list[Row]:
+    """The same with those sessions by answers of which it is recorded when calls ended."""
+    sessions: dict[Any, list[Row]] = {}
+    for row in rows:
+        sessions.setdefault(row.session, []).append(row)
+    found = []
+    for name, calls in sessions.items():
+        is_timed = name is not None and all(each.end is not None for each in calls)
+        found += after_answers(calls, name, ticks) if is_timed else calls
+    return as_soon_as(found)
+
+
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
     """How one kind of file is recognised and read."""
@@ -431,6 +489,8 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
         rows = with_sessions(rows)
     elif not trace_format.in_turns and any(row.session is not None for row in rows):
         rows = with_histories(rows, segments)
+    if follow and not trace_format.in_turns:
+        rows = following_answers(rows, trace_format.ticks_per_second)
     is_date = rows[0].arrival >= 1e8  # three years: seconds since 1970 and not since the start
     origin = rows[0].arrival if trace_format.starts_at_zero or is_date else 0.0
     in_turns = trace_format.in_turns or follow
@@ -464,6 +524,7 @@ def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) ->
         priority=row.priority,
         slo_class=row.slo_class,
         stops=True,
+        after=row.after,
     )
     return request if row.adapter is None else asking_for(request, row.adapter)
 
