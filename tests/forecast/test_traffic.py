@@ -1,11 +1,16 @@
 """What a workload was drawn from is found again in its description."""
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
 from infercast.forecast.traffic import describe_traffic, fit_lengths
 from infercast.serve.workload.distributions import parse_lengths
-from infercast.serve.workload.synthetic import session_workload, synthetic_workload
+from infercast.serve.workload.request import Request, Reuse, Segment
+from infercast.serve.workload.synthetic import session_workload, synthetic_workload, workload_from_requests
+from infercast.serve.workload.traces import read_trace
 
 
 def test_rate_lengths_and_prefix_are_found_again():
@@ -48,6 +53,50 @@ def test_sessions():
     assert float(options["session-rate"]) == pytest.approx(1.0, rel=0.1)
     assert (options["turn-len"], options["output-len"], options["input-len"]) == ("80", "50", "300")
     assert float(options["think"].partition(":")[2]) == pytest.approx(9.0, rel=0.15)
+
+
+def test_recorded_minutes_and_prompts_that_continue_earlier_ones(tmp_path):
+    """What a trace with bursts and reuse is described by gives such a trace again."""
+    rng = np.random.default_rng(2)
+    bursts = np.sort(rng.choice(np.arange(0.0, 1200.0, 60.0), 2000) + rng.exponential(0.5, 2000))
+    lengths: dict[str, Any] = {
+        "input_lengths": "lognormal:900:0.8:16:8000", "output_lengths": "uniform:5:40", "prefix_length": 64,
+    }  # fmt: skip
+    reuse = Reuse(
+        0.5, *(parse_lengths(text, "") for text in ("lognormal:700:0.7", "lognormal:60000:0.8", "30")), longest=20_000
+    )
+    drawn = synthetic_workload(count=2000, seed=4, recorded=tuple(bursts.tolist()), reuse=reuse, **lengths)
+    rows = [{"arrival": each.arrival, "input": each.num_input, "output": each.num_output} for each in drawn.requests]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert dict(describe_traffic(path).options)["arrivals-of"] == str(path)
+    gaps = [np.diff([each.arrival for each in workload.requests]) for workload in (drawn, read_trace(path))]
+    assert np.sort(gaps[0]) == pytest.approx(np.sort(gaps[1]))
+    assert len({each.arrival // 10 for each in drawn.requests}) <= 2 * 20  # bursts stay whole
+    assert drawn.rate == pytest.approx(1999 / (bursts[-1] - bursts[0]))
+    whole = [sum(piece.num_tokens for piece in each.prefix) for each in drawn.requests]
+    assert whole == [each.num_input for each in drawn.requests]
+    continued = [each for each in drawn.requests if each.prefix[-1].num_tokens == 30]
+    assert len(continued) == pytest.approx(1000, abs=20)
+    common = [each.num_input - 30 - 64 for each in continued]
+    assert np.median(common) == pytest.approx(700 * np.exp(-0.245), rel=0.1)
+    found = dict(describe_traffic(drawn).options)
+    assert (found["prefix-len"], found["prefix-groups"]) == ("64", "1")
+
+
+def test_reuse_says_how_far_back():
+    """Blocks of a trace: half of all prompts repeat the one eight requests before it, and add a block."""
+    blocks = iter(range(10**6))
+    requests: list[Request] = []
+    for number in range(400):
+        before = requests[number - 8].prefix if number % 2 and number >= 8 else ()
+        prefix = (*before, *(Segment(next(blocks), 512) for _ in range(4 - len(before) % 4)))
+        requests.append(Request(float(number), 512 * len(prefix), 10, prefix))
+    found = dict(describe_traffic(workload_from_requests(requests)).options)
+    assert float(found["reuse"]) == pytest.approx(0.49, abs=0.005)
+    between = sum(each.num_input + 10 for each in requests[300:307])
+    distance = parse_lengths(found["reuse-distance"], "")
+    assert distance.points[3] < between < distance.maximum
 
 
 def test_one_request_and_one_length():

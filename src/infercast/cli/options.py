@@ -240,7 +240,9 @@ def refuse_idle_router(ctx: Context) -> None:
         raise InputError("--router has no meaning for one replica; add --data-parallel-size N")
 
 
-SYNTHETIC = ("arrival", "burstiness", "input_len", "output_len", "prefix_len", "prefix_groups", "turns")
+SYNTHETIC = (
+    "arrival", "burstiness", "input_len", "output_len", "prefix_len", "prefix_groups", "turns", "reuse", "arrivals_of",
+)  # fmt: skip
 """What a trace brings along."""
 BRINGS = "it brings its own arrivals and lengths; only --rate, --rate-scale and --num-requests change it"
 
@@ -254,16 +256,14 @@ def workload_of(ctx: Context, default_count: int | None = None, *, longest: int 
     require(num_requests is None or num_requests >= 1, "--num-requests", "be at least 1", num_requests)
     check_too_long(too_long)
     refuse_idle_options(ctx, _idle(given), trace is not None)
-    of_sessions = (
-        "turn_len",
-        "think",
-        "tool_share",
-        "tool_time",
-        "tool_len",
-        "sub_agents",
-    )  # options that need --turns
-    if given.get("turns") is None and (idle := [name for name in of_sessions if is_given(ctx, name)]):
+    of_sessions = ("think", "tool_share", "tool_time", "tool_len", "sub_agents")  # options that need --turns
+    has_turns = ("turn_len",) if not given.get("reuse") else ()
+    if given.get("turns") is None and (idle := [name for name in (*has_turns, *of_sessions) if is_given(ctx, name)]):
         raise InputError(f"--{idle[0].replace('_', '-')} needs --turns, how many turns a session has")
+    if not given.get("reuse") and (idle := [name for name in ("reuse_len", "reuse_distance") if is_given(ctx, name)]):
+        raise InputError(
+            f"--{idle[0].replace('_', '-')} needs --reuse, the share of prompts that begin as an earlier one"
+        )
     asked = longest_asked(ctx)
     require(asked is None or asked >= 1, "max_model_len", "be at least 1", asked)
     # What is pooled takes no position.

@@ -32,7 +32,7 @@ from infercast.predict.learned import Changed, make_predictor, ordering, power_l
 from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Workload
 from infercast.serve.workload.distributions import INPUT_LEN, OUTPUT_LEN, LengthDistribution
-from infercast.serve.workload.request import Image, without_too_long
+from infercast.serve.workload.request import Image, Reuse, without_too_long
 from infercast.serve.workload.synthetic import CLIPPED, as_lengths, ended, scaled, session_workload, synthetic_workload
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ GpuSource = str | Path | Gpu
 HostSource: TypeAlias = "str | Path | HostCosts | HostProbe | dict[str, Any] | None"
 Lengths = LengthDistribution | str | int
 RATES = ("rate", "concurrency", "session_rate")  # How much is sent, in one of three ways
+REUSE = ("reuse_len", "reuse_distance", "turn_len")
 SENT = ("images", "client_timeout", "retries", "cancel")  # What is added to requests of any kind
 
 
@@ -457,7 +458,8 @@ def random_requests(
     """Requests by options of these names, with default lengths clipped to what the model allows, ``named`` so."""
     usual = {option.name: option.default for option in LOAD}
     given = usual | {name: value for name, value in given.items() if value is not None}
-    if not any(given[name] is not None for name in RATES) and given["arrival"] != "burst":
+    recorded, reuse = _recorded(given["arrivals_of"]), None
+    if not recorded and not any(given[name] is not None for name in RATES) and given["arrival"] != "burst":
         raise InputError("say how requests arrive: --rate R, --concurrency N, --arrival burst or --trace FILE")
     if given["session_rate"] is not None and given["turns"] is None:
         raise InputError("--session-rate needs --turns, how many turns a session has, or --trace with conversations")
@@ -472,8 +474,14 @@ def random_requests(
         "prefix_length": prefix_length,
         **{name: given[name] for name in ("arrival", "rate", "concurrency", "burstiness", "prefix_groups", "seed")},
     }
+    common["recorded"] = recorded
+    if given["reuse"] and given["turns"] is not None:
+        raise InputError("prompts of sessions begin as the turn before; leave out either reuse or turns")
+    if given["reuse"]:
+        common_len, distance, new_len = (as_lengths(given[name], name) for name in REUSE)
+        reuse = Reuse(given["reuse"], common_len, distance, new_len, longest)
     if given["turns"] is None:
-        workload = synthetic_workload(**common)
+        workload = synthetic_workload(**common, reuse=reuse)
     else:
         names = ("session_rate", "turns", "think", "tool_share", "tool_time", "sub_agents")
         of_sessions = {name: given[name] for name in names}
@@ -482,6 +490,14 @@ def random_requests(
     if is_clipped:
         workload = replace(workload, description=f"{workload.description}{CLIPPED}{named or longest:,}")
     return without_too_long(workload, longest) if given["too_long"] == "skip" else workload
+
+
+def _recorded(path: str | PathLike[str] | None) -> tuple[float, ...]:
+    if path is None:
+        return ()
+    from infercast.serve.workload.traces import read_trace  # noqa: PLC0415 - most runs read none
+
+    return tuple(request.arrival for request in read_trace(path).requests)
 
 
 def taken_by(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -529,6 +545,10 @@ class LoadOptions(TypedDict, total=False):
     input_len: Lengths
     output_len: Lengths
     burstiness: float
+    arrivals_of: str | PathLike[str]
+    reuse: float
+    reuse_len: Lengths
+    reuse_distance: Lengths
     prefix_len: int
     prefix_groups: int
     declared_output_len: int
@@ -633,7 +653,7 @@ def resolve_workload(
         plain = {name: value for name, value in load.items() if name not in SENT}
         return as_sent(resolve_workload(workload, plain, longest - most_image_tokens(mix)), mix, load)
     if workload is None:
-        if all(load.get(name) is None for name in RATES) and load.get("arrival") != "burst":
+        if all(load.get(name) is None for name in (*RATES, "arrivals_of")) and load.get("arrival") != "burst":
             raise InputError("say how requests arrive: rate=12 per second, concurrency=32 clients, or a workload")
         return ended(random_requests(load, longest), load.get("declared_output_len"), load.get("ignore_eos"))
     if isinstance(workload, (str, PathLike)):

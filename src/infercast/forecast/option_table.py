@@ -140,6 +140,12 @@ WORKLOAD = (
              page=Page("Shared prefix", "traffic", bounds=(0, 1000000), unit="tokens")),
     workload("prefix_groups", int, "Number of different shared starts.", 1,
              page=Page("Shared prefixes", "traffic", bounds=(1, 100000))),
+    workload("arrivals_of", Path, "Arrive as recorded in a trace: its minutes in random order; --rate scales them."),
+    workload("reuse", float, "Share of prompts that begin as an earlier one, with --turn-len new tokens.", 0.0),
+    workload("reuse_len", str, "How many tokens these have in common with it, behind --prefix-len.",
+             "lognormal:2000:1", metavar="LENGTH"),
+    workload("reuse_distance", str, "How many tokens of other requests were sent in between.",
+             "lognormal:1000000:1.5", metavar="LENGTH"),
     workload("images", str,
              "Images of each request, on average, by size: 1:1024x1024, or 0.3:512x512,2:1920x1080; of sessions in the "
              "first prompt.", metavar="N:WxH"),

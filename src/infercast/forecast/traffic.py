@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -49,13 +50,20 @@ def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40)
     workload = source if isinstance(source, Workload) else read_trace(source)
     requests, arrivals = workload.requests, np.array([each.arrival for each in workload.requests])
     span = float(arrivals[-1] - arrivals[0])
-    gaps, reused = np.diff(arrivals), _reused(requests)
+    gaps, (reused, distances) = np.diff(arrivals), _reused(requests)
     inputs, outputs = (np.array([getattr(each, name) for each in requests]) for name in ("num_input", "num_output"))
     rates = np.histogram(arrivals, parts, (arrivals[0], arrivals[-1]))[0] * parts / span if span else np.zeros(0)
     cv = float(gaps.std() / gaps.mean()) if span else 0.0
     sessions, grown = _sessions(workload, reused)
-    fitted = _by_session(requests, grown, sessions, span) if sessions else _single(requests, inputs, reused)
-    arrival = [("arrival", "burst")] if not span else _arrivals(cv, len(requests) / span, is_open=sessions is None)
+    in_turns = sessions is not None and workload.in_turns
+    fitted = (
+        _by_session(grown, sessions, span)
+        if sessions is not None and in_turns
+        else _single(requests, inputs, reused, distances)
+    )
+    arrival = [("arrival", "burst")] if not span else _arrivals(cv, len(requests) / span, is_open=not in_turns)
+    if span and not in_turns and not isinstance(source, Workload) and _varies(arrivals):
+        arrival = [("arrivals-of", shlex.quote(str(source)))]
     return TrafficSummary(
         description=workload.description, requests=len(requests), span_s=span, rates=tuple(rates.tolist()), gap_cv=cv,
         input_tokens=percentiles(inputs), output_tokens=percentiles(outputs), reuse=float(reused.sum() / inputs.sum()),
@@ -72,19 +80,35 @@ def _arrivals(cv: float, rate: float, *, is_open: bool) -> list[tuple[str, str]]
     return [("rate", f"{rate:.4g}"), ("arrival", kind), *bursts]
 
 
-def _reused(requests: Sequence[Request]) -> Array:
+def _varies(arrivals: Array) -> bool:
+    """Whether the numbers of requests in ten seconds vary by more than independent users make them."""
+    seconds, by_chance = 10.0, 1.5  # Variance over mean, which is 1 for Poisson
+    counts = np.bincount(((arrivals - arrivals[0]) / seconds).astype(int))
+    return bool(counts.var() > by_chance * counts.mean())
+
+
+def _reused(requests: Sequence[Request]) -> tuple[Array, Array]:
+    """Tokens that an endless prefix cache finds for each, and what was sent since the last of them was."""
     known: dict[tuple[int, int, int], int] = {}
-    found = []
+    last: list[float] = [0.0]
+    found, sent = [], 0.0
     for request in requests:
-        place, reused, is_known = 0, 0, True
+        place, reused, since, is_known = 0, 0, sent, True
+        named = sum(segment.num_tokens for segment in request.prefix)
         answer = () if request.answer is None else ((request.answer, max(1, request.num_output)),)
-        for content, tokens in (*request.prefix, *answer):
+        for content, tokens in (*request.prefix, *(answer if named == request.num_input else ())):
             key = (place, content, tokens)
             is_known = is_known and key in known
-            reused += tokens * is_known
+            if is_known and reused < named:
+                reused, since = reused + tokens, last[known[key]]
             place = known.setdefault(key, len(known) + 1)
-        found.append(min(reused, request.num_input))
-    return np.array(found)
+            if place == len(last):
+                last.append(0.0)
+            last[place] = sent + request.num_input + request.num_output
+        found.append((min(reused, request.num_input), sent - since))
+        sent += request.num_input + request.num_output
+    reuse, distances = np.array(found).T
+    return reuse, distances
 
 
 def _sessions(workload: Workload, reused: Array) -> tuple[SessionSummary | None, dict[int, list[Request]]]:
@@ -103,9 +127,7 @@ def _sessions(workload: Workload, reused: Array) -> tuple[SessionSummary | None,
     return SessionSummary(len(turns), len(workload.requests) / len(turns), float(np.median(pauses))), turns
 
 
-def _by_session(
-    requests: Sequence[Request], turns: dict[int, list[Request]], sessions: SessionSummary, span: float
-) -> list[tuple[str, str]]:
+def _by_session(turns: dict[int, list[Request]], sessions: SessionSummary, span: float) -> list[tuple[str, str]]:
     first = np.array([each[0].num_input for each in turns.values()])
     grown = [
         max(1, after.num_input - before.num_input - before.num_output)
@@ -120,21 +142,29 @@ def _by_session(
     ]  # fmt: skip
 
 
-def _single(requests: Sequence[Request], inputs: Array, reused: Array) -> list[tuple[str, str]]:
-    """Lengths of prompts and, where some share a beginning, of that: as much as is found, in as many groups."""
-    groups = Counter(each.prefix[0].content for each in requests if each.prefix)
-    hits = reused > 0
-    if not hits.any():
-        return [("input-len", fit_lengths(inputs))]
-    several = sum(count > 1 for count in groups.values())
-    length = min(round(float(reused.sum()) / max(1, len(requests) - several)), int(np.median(inputs)) - 1)
-    if length < 1:
-        return [("input-len", fit_lengths(inputs))]
+def _single(requests: Sequence[Request], inputs: Array, reused: Array, distances: Array) -> list[tuple[str, str]]:
+    """Beginnings that many share, other prompts that begin as earlier ones, and lengths."""
+    popular, continued = 0.02, 0.02  # Least shares of requests with such a beginning, and of those that continue
+    first = [each.prefix[0] if each.prefix else None for each in requests]
+    counts = Counter(each for each in first if each is not None)
+    hot = {each for each, count in counts.items() if count > max(1.0, popular * len(requests))}
+    if 2 * sum(counts[each] for each in hot) < len(requests):
+        hot = set()
+    shared = np.array([each.num_tokens if each in hot and each is not None else 0 for each in first])
+    options = []
+    if hot:
+        length = round(float(shared.sum()) / np.count_nonzero(shared))
+        options = [("prefix-len", f"{length}"), ("prefix-groups", f"{len(hot)}")]
+    again = reused > shared
+    if again.mean() < continued:
+        return [*options, ("input-len", fit_lengths(np.maximum(1, inputs - shared)))]
+    fresh = (inputs - shared)[~again]
     return [
-        ("prefix-len", f"{length}"),
-        ("prefix-groups", f"{several}"),
-        ("input-len", fit_lengths(np.maximum(1, inputs - length))),
-    ]
+        *options, ("input-len", fit_lengths(np.maximum(1, fresh if fresh.size else inputs - shared))),
+        ("reuse", f"{again.mean():.4g}"), ("reuse-len", fit_lengths((reused - shared)[again])),
+        ("reuse-distance", fit_lengths(np.maximum(1, distances[again]))),
+        ("turn-len", fit_lengths(np.maximum(1, inputs - reused)[again])),
+    ]  # fmt: skip
 
 
 def fit_lengths(lengths: Array) -> str:

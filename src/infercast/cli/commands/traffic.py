@@ -45,8 +45,6 @@ def render_traffic(found: TrafficSummary) -> list[Printable]:
         ("sessions", words),
         ("fitted", found.command),
     ]
-    if found.gap_cv > 3.0:
-        facts.append(("note", "such bursts have more than one scale, which no option makes: replay it with --trace"))
     sections: list[Printable] = [Section("Traffic", Facts(facts))]
     if found.rates:
         places = [(number + 0.5) * found.span_s / len(found.rates) for number in range(len(found.rates))]

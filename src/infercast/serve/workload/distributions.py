@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -284,6 +285,7 @@ def arrival_times(
     burstiness: float = 1.0,
     *,
     spread_out: bool = False,
+    recorded: tuple[float, ...] = (),
 ) -> NDArray[np.float64]:
     """``count`` arrival times in seconds, ascending.
 
@@ -291,11 +293,13 @@ def arrival_times(
     distribution of the gaps, as in vLLM's serving benchmark: 1 is Poisson, below 1 is burstier, above 1 more regular.
     Under poisson and gamma the first gap is drawn like every other, so the first request arrives after 0.
     ``spread_out``: scale the times to the expected span, so that the rate is exact; Poisson arrivals become those
-    conditioned on their number in that span.
+    conditioned on their number in that span. ``recorded``: minutes of these times in random order instead.
     """
     check_arrivals(kind, rate, count, burstiness)
     if rate is None:
         return np.zeros(count)
+    if recorded:
+        return _minutes_of(np.array(recorded), rate, count, rng)
     with np.errstate(over="ignore", invalid="ignore"):  # overflow becomes the error below, not a warning
         if kind == "constant":
             times = np.arange(count) / rate
@@ -306,6 +310,30 @@ def arrival_times(
     if not times[-1] < LATEST:
         raise InputError(f"rate {rate!r} with burstiness {burstiness!r} gives arrival times too large for a clock")
     return times
+
+
+def rate_of(recorded: Sequence[float]) -> float:
+    """Requests per second of recorded arrivals."""
+    if len(recorded) < 2 or not recorded[-1] > recorded[0]:
+        raise InputError("recorded arrivals need at least two requests that do not come at once")
+    return (len(recorded) - 1) / (recorded[-1] - recorded[0])
+
+
+def _minutes_of(
+    recorded: NDArray[np.float64], rate: float, count: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """All recorded minutes once in random order, and so again; at another rate they last longer or less long."""
+    minute, own = 60.0, rate_of(recorded.tolist())
+    times, span = recorded - recorded[0], len(recorded) / own
+    starts = np.arange(0.0, span, minute)
+    bounds = np.searchsorted(times, [*starts, np.inf])
+    found: list[NDArray[np.float64]] = []
+    begin = num_found = 0.0
+    while num_found < count:
+        for part in rng.permutation(starts.size).tolist():
+            found.append(times[bounds[part] : bounds[part + 1]] - starts[part] + begin)
+            begin, num_found = begin + min(minute, span - starts[part]), num_found + found[-1].size
+    return np.concatenate(found)[:count] * (own / rate)
 
 
 def check_arrivals(kind: str, rate: float | None, count: int, burstiness: float = 1.0) -> None:

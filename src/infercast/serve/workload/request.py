@@ -74,6 +74,20 @@ class Request:
         return NEVER if self.stops else self.num_output
 
 
+class Reuse(NamedTuple):
+    """Prompts that begin as an earlier one."""
+
+    share: float  # Of all
+    lengths: LengthDistribution  # Tokens that they have in common, behind a shared prefix
+    distances: LengthDistribution  # Tokens of other requests in between
+    new: LengthDistribution  # Tokens behind
+    longest: int  # Of a prompt and its answer
+
+    def __str__(self) -> str:
+        """In plain words."""
+        return f"{self.share:.0%} of them {self.lengths} of an earlier one, {self.distances} before, and {self.new} new"
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """What random requests were drawn from: the arguments of `synthetic_workload`."""
@@ -91,6 +105,8 @@ class Draw:
     declared_length: int | None = None
     ignore_eos: bool = True
     spread_out: bool = False
+    recorded: tuple[float, ...] = ()  # Arrivals, of which minutes are drawn
+    reuse: Reuse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +229,17 @@ def _tokens(request: Request) -> int:
 def _truncated(request: Request, longest: int) -> Request:
     num_output = max(1, min(request.num_output, longest - 1))
     num_input = max(1, longest - num_output)
-    prefix: list[Segment] = []
-    room = num_input
-    for segment in request.prefix:
+    prefix = beginning(request.prefix, num_input)
+    images = tuple(image for image in request.images if image.end <= num_input)
+    return replace(request, num_input=num_input, num_output=num_output, prefix=prefix, images=images)
+
+
+def beginning(prefix: tuple[Segment, ...], room: int) -> tuple[Segment, ...]:
+    """The first tokens, as many as there is ``room`` for."""
+    found: list[Segment] = []
+    for segment in prefix:
         if room <= 0:
             break
-        prefix.append(segment if segment.num_tokens <= room else Segment(segment.content, room))
+        found.append(segment if segment.num_tokens <= room else Segment(segment.content, room))
         room -= segment.num_tokens
-    images = tuple(image for image in request.images if image.end <= num_input)
-    return replace(request, num_input=num_input, num_output=num_output, prefix=tuple(prefix), images=images)
+    return tuple(found)

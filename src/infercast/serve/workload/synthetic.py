@@ -26,8 +26,18 @@ from infercast.serve.workload.distributions import (
     check_arrivals,
     parse_lengths,
     parse_pauses,
+    rate_of,
 )
-from infercast.serve.workload.request import Draw, Request, Segment, Workload, truncated, without_too_long
+from infercast.serve.workload.request import (
+    Draw,
+    Request,
+    Reuse,
+    Segment,
+    Workload,
+    beginning,
+    truncated,
+    without_too_long,
+)
 from infercast.units import format_many
 
 CLIPPED = "; default lengths clipped to max_model_len "  # in the description of a workload, followed by a number
@@ -52,6 +62,8 @@ def synthetic_workload(
     ignore_eos: bool = True,
     seed: int = 0,
     spread_out: bool = False,
+    recorded: tuple[float, ...] = (),
+    reuse: Reuse | None = None,
 ) -> Workload:
     """``count`` random requests, the same for the same arguments on every machine.
 
@@ -66,6 +78,9 @@ def synthetic_workload(
     declares ``declared_length`` output tokens, or as many as it produces if that is more. Answers end at the declared
     length, as in a benchmark with ``ignore_eos``; shorter ones, and all without it, end by EOS.
 
+    With ``recorded`` arrivals, minutes of these come in random order, at a ``rate`` of theirs if none is given. With
+    ``reuse``, prompts continue earlier ones, as far back as it says.
+
     Arrivals, inputs, outputs and prefixes each have a random stream of their own: changing one leaves the others
     unchanged, so two workloads differ only in what was changed.
     """
@@ -74,18 +89,23 @@ def synthetic_workload(
     spread_out = spread_out or is_open
     inputs_from = as_lengths(input_lengths, "input_lengths")
     outputs_from = as_lengths(output_lengths, "output_lengths")
+    rate = rate_of(recorded) if recorded and rate is None else rate
     drawn = Draw(
         arrival=arrival, rate=rate, count=count, concurrency=concurrency, input_lengths=inputs_from,
         output_lengths=outputs_from, burstiness=burstiness, prefix_length=prefix_length, prefix_groups=prefix_groups,
-        seed=seed, spread_out=spread_out,
+        seed=seed, spread_out=spread_out, recorded=recorded, reuse=reuse,
     )  # fmt: skip
     drawn = checked(drawn)
 
     arrival_rng, input_rng, output_rng, prefix_rng = np.random.default_rng(seed).spawn(4)
-    arrivals = arrival_times(drawn.arrival, rate, count, arrival_rng, burstiness, spread_out=spread_out)
+    arrivals = arrival_times(
+        drawn.arrival, rate, count, arrival_rng, burstiness, spread_out=spread_out, recorded=recorded
+    )
     inputs = inputs_from.sample(count, input_rng, spread_out=spread_out) + prefix_length
     outputs = outputs_from.sample(count, output_rng, spread_out=spread_out)
     prefixes = _draw_prefixes(prefix_length, prefix_groups, count, prefix_rng)
+    if reuse is not None:
+        inputs = _continuing(drawn, inputs, outputs, prefixes)
     workload = Workload(
         # Python numbers, not numpy scalars: the clock uses them one at a time.
         requests=tuple(map(Request, arrivals.tolist(), inputs.tolist(), outputs.tolist(), prefixes)),
@@ -94,8 +114,9 @@ def synthetic_workload(
         description=", ".join(
             (
                 format_many(count, "request"),
-                describe_arrivals(drawn.arrival, rate, concurrency, burstiness),
+                describe_arrivals(drawn.arrival, rate, concurrency, burstiness, recorded),
                 f"input {inputs_from}{describe_prefixes(prefix_length, prefix_groups)}",
+                *([] if reuse is None else [str(reuse)]),
                 f"output {outputs_from}",
             )
         ),
@@ -119,6 +140,8 @@ def checked(draw: Drawn) -> Drawn:
     """The same if all of it can be; arrivals are a burst in a closed loop."""
     _check_kinds(draw, Real, "a number", ("rate", "burstiness"))
     _check_kinds(draw, Integral, "a whole number", ("count", "concurrency", "prefix_length", "prefix_groups", "seed"))
+    if draw.recorded and (draw.concurrency is not None or draw.arrival != "poisson"):
+        raise InputError("recorded arrivals are an arrival of their own; leave out arrival, burstiness and concurrency")
     arrival, rate, concurrency, burstiness = draw.arrival, draw.rate, draw.concurrency, draw.burstiness
     prefix_length, prefix_groups, seed = draw.prefix_length, draw.prefix_groups, draw.seed
     if concurrency is not None:
@@ -227,6 +250,48 @@ def _draw_prefixes(length: int, num_groups: int, count: int, rng: np.random.Gene
     return [prefixes[group] for group in groups]
 
 
+def _continuing(draw: Draw, inputs: Array, outputs: Array, prefixes: list[tuple[Segment, ...]]) -> Array:
+    """Let some prompts continue earlier ones: their lengths, of all; ``prefixes`` become whole prompts.
+
+    A prompt continues the one that fits best of those that nobody has continued: by the tokens sent since, and by its
+    length. What lies farther back than all that was sent so far waits.
+    """
+    reuse, count, reuse_stream, looks_at = draw.reuse, draw.count, 49_979_687, 4096
+    assert reuse is not None
+    require(0 < reuse.share <= 1, "reuse", "be a share above 0, up to 1", repr(reuse.share))
+    rng = np.random.default_rng((draw.seed, reuse_stream))
+    again = round(reuse.share * count)
+    common, distances, new = (
+        each.sample(again, rng, spread_out=draw.spread_out) for each in (reuse.lengths, reuse.distances, reuse.new)
+    )
+    beyond = sorted(zip(distances.tolist(), (common + draw.prefix_length).tolist(), new.tolist(), strict=True))[::-1]
+    ready: list[tuple[int, int, int]] = []
+    chances, sizes, ends, is_continued = rng.random((count, 2)), inputs.copy(), np.zeros(count), np.zeros(count)
+    sent, names = 0, draw.prefix_groups
+    for number, output in enumerate(outputs.tolist()):
+        while beyond and beyond[-1][0] <= sent:
+            ready.append(beyond.pop())
+        size, most = min(int(inputs[number]), reuse.longest - output), reuse.longest - output
+        if ready and number and chances[number, 0] * (count - number) < len(ready):
+            at = int(chances[number, 1] * len(ready))
+            ready[at], ready[-1] = ready[-1], ready[at]
+            distance, wanted, more = ready.pop()
+            earlier = slice(max(0, number - looks_at), number)
+            misfit = np.abs(np.log((sent - ends[earlier] + 1) / distance)) + np.abs(np.log(sizes[earlier] / wanted))
+            misfit += 100.0 * is_continued[earlier] + 50.0 * (sizes[earlier] < wanted)
+            best = earlier.start + int(misfit.argmin())
+            is_continued[best] = 1.0
+            prefixes[number] = beginning(prefixes[best], min(wanted, most - 1))
+            size = min(most, sum(segment.num_tokens for segment in prefixes[number]) + more)
+        named = sum(segment.num_tokens for segment in prefixes[number])
+        if size > named:
+            prefixes[number] = (*prefixes[number], Segment(names + number, size - named))
+        sizes[number] = size
+        sent += size + output
+        ends[number] = sent
+    return sizes
+
+
 def _check_request(position: int, request: Request) -> None:
     where = f"request {position}"
     if not 0 <= request.arrival < LATEST:
@@ -242,12 +307,16 @@ def _check_request(position: int, request: Request) -> None:
         raise InputError(f"{where}: prefix has {covered} tokens, more than num_input {request.num_input}")
 
 
-def describe_arrivals(arrival: str, rate: float | None, concurrency: int | None, burstiness: float) -> str:
+def describe_arrivals(
+    arrival: str, rate: float | None, concurrency: int | None, burstiness: float, recorded: Sequence[float] = ()
+) -> str:
     if concurrency is not None:
         return f"closed loop of {format_many(concurrency, 'client')}"
     if rate is None:
         return "all at once"
     speed = f"{rate:,.1f}/s" if rate >= 1 else f"{rate:.3g}/s"
+    if recorded:
+        return f"{speed} in minutes as recorded"
     if arrival == "gamma":
         return f"gamma {speed} burstiness {burstiness:g}"
     return f"{'Poisson' if arrival == 'poisson' else arrival} {speed}"
@@ -336,6 +405,8 @@ def session_workload(
     ignore_eos: bool = True,
     seed: int = 0,
     spread_out: bool = False,
+    recorded: tuple[float, ...] = (),
+    reuse: None = None,
 ) -> Workload:
     """``count`` requests that are turns of random sessions, the same for the same arguments on every machine.
 
@@ -363,8 +434,10 @@ def session_workload(
         arrival=arrival, rate=rate, count=count, concurrency=concurrency, input_lengths=first,
         output_lengths=outputs, burstiness=burstiness, prefix_length=prefix_length, prefix_groups=prefix_groups,
         seed=seed, turns=of_turns, turn_lengths=later, think=people, tool_share=tool_share, tool_time=tools,
-        tool_lengths=of_tools, sub_agents=parse_sub_agents(sub_agents), spread_out=spread_out or is_open,
+        tool_lengths=of_tools, sub_agents=parse_sub_agents(sub_agents),
+        spread_out=spread_out or is_open, recorded=recorded, reuse=reuse,
     )  # fmt: skip
+    session_rate = rate_of(recorded) if recorded and rate is None and session_rate is None else session_rate
     if session_rate is not None:
         drawn = replace(drawn, rate=(rate := session_rate * drawn.calls_each))
     drawn = checked(drawn)
@@ -396,7 +469,9 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
     pauses = np.where(by_tool, draw.tool_time.sample(count, of_running), draw.think.sample(count, of_thinking))
     pauses[begins] = pauses[by_agents] = 0.0
     rate = None if draw.rate is None else draw.rate / draw.calls_each
-    starts = arrival_times(draw.arrival, rate, num_sessions, of_starts, draw.burstiness, spread_out=draw.spread_out)
+    starts = arrival_times(
+        draw.arrival, rate, num_sessions, of_starts, draw.burstiness, spread_out=draw.spread_out, recorded=draw.recorded
+    )
     groups = of_groups.integers(draw.prefix_groups, size=num_sessions)
     inputs = draw.prefix_length + _within(new_tokens + outputs, begins, num_turns) - outputs
     if (longest := int((inputs + outputs).max())) > LONGEST:
@@ -507,7 +582,7 @@ def _answer(index: int, draw: SessionDraw) -> int:
 
 def _described(drawn: SessionDraw, num_sessions: int) -> str:
     clients = None if drawn.concurrency is None else f"{format_many(drawn.concurrency, 'session')} at a time"
-    loop = clients or describe_arrivals(drawn.arrival, drawn.rate, None, drawn.burstiness)
+    loop = clients or describe_arrivals(drawn.arrival, drawn.rate, None, drawn.burstiness, drawn.recorded)
     tools = f"{drawn.tool_share:.0%} of later turns after a tool of {drawn.tool_time}" if drawn.tool_share else ""
     if tools and drawn.tool_lengths != drawn.turn_lengths:
         tools += f" that brings {drawn.tool_lengths}"
@@ -546,6 +621,8 @@ def continued(workload: Workload, count: int, longest: int) -> Workload | None:
     """The same requests and further ones of a draw of their own, ``count`` in all; None where that does not suffice."""
     drawn, before = workload.drawn, len(workload.requests)
     if type(drawn) is not Draw or drawn.count != before or workload.num_truncated:
+        return None
+    if drawn.recorded or drawn.reuse is not None:
         return None
     if workload.classes or workload.adapters is not None:
         return None
