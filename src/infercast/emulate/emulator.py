@@ -444,17 +444,13 @@ class Emulator:
         seconds, recent = self.now(), self._lately()
         span = min(LATELY, seconds) or 1.0
         return {
-            "gpus": self.system.gpus,
-            "clock_seconds": seconds,
-            "speed": self.speed,
-            "requests": self.live.num_requests,
+            "gpus": self.system.gpus, "clock_seconds": seconds, "speed": self.speed, "requests": self.live.num_requests,
             "requests_per_second": len(recent) / span,
             "mean_input_tokens": sum(each.num_input for each in recent) / max(1, len(recent)),
             "mean_output_tokens": sum(each.num_output for each in recent) / max(1, len(recent)),
-            "lag_seconds": self.lag,
-            "longest_lag_seconds": self.longest_lag,
+            "lag_seconds": self.lag, "longest_lag_seconds": self.longest_lag,
             "engines": [self._gauges(number) for number in range(len(self.metrics.engines))],
-        }
+        }  # fmt: skip
 
     def forecast(self) -> Callable[[], dict[str, Any]] | None:
         """Forecasts the requests of late, with intervals and bottleneck, when called in a thread; None without any."""

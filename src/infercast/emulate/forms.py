@@ -258,12 +258,9 @@ class Messaged:
 
     def begin(self, call: Call) -> str:
         opened: dict[str, Any] = {
-            **self._common,
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
+            **self._common, "content": [], "stop_reason": None, "stop_sequence": None,
             "usage": {"input_tokens": call.num_prompt, "output_tokens": 0},
-        }
+        }  # fmt: skip
         return _event("message_start", {"message": opened})
 
     def chunk(self, stream: Stream) -> str:

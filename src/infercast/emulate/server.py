@@ -134,19 +134,15 @@ class Server:
         self._number = self._num_open = 0
         self._forecast: asyncio.Task[Any] | None = None
         self._routes: dict[tuple[str, str], Callable[..., Awaitable[None]]] = {
-            ("POST", "/v1/completions"): self._completions,
-            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/completions"): self._completions, ("POST", "/v1/chat/completions"): self._chat,
             **{("POST", path): self._as_chat for path in ("/v1/responses", "/v1/messages")},
-            ("POST", "/v1/messages/count_tokens"): self._count_tokens,
-            ("POST", "/v1/embeddings"): self._embeddings,
-            ("POST", "/generate"): self._generate,
-            ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/v1/messages/count_tokens"): self._count_tokens, ("POST", "/v1/embeddings"): self._embeddings,
+            ("POST", "/generate"): self._generate, ("POST", "/tokenize"): self._tokenize,
             ("POST", "/detokenize"): self._detokenize,
             **{("POST", path): self._act for path in ("/reset_prefix_cache", "/flush_cache", "/sleep", "/wake_up")},
             **{(method, "/faults"): self._set_faults for method in ("GET", "POST", "DELETE")},
-            **{("GET", path): self._page for path in PAGES},
-            ("GET", "/infercast"): self._infercast,
-        }
+            **{("GET", path): self._page for path in PAGES}, ("GET", "/infercast"): self._infercast,
+        }  # fmt: skip
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -75,12 +75,9 @@ def check_busiest(
     since = first * traffic.window - begin
     said, weights = attained[first : last + 1], counts[first : last + 1]
     return Check(
-        first * traffic.window,
-        (last + 1) * traffic.window,
-        int(np.count_nonzero(served.sent_at >= since)),
-        attainment(served, slo, served.sent_at >= since),
-        float(np.nansum(said * weights) / weights.sum()),
-    )
+        first * traffic.window, (last + 1) * traffic.window, int(np.count_nonzero(served.sent_at >= since)),
+        attainment(served, slo, served.sent_at >= since), float(np.nansum(said * weights) / weights.sum()),
+    )  # fmt: skip
 
 
 def clock(seconds: float) -> str:
@@ -144,14 +141,9 @@ def more_than(allowed: Array, counts: Array, shares: Array) -> Array:
 
 class SteppedDay:
     def __init__(
-        self,
-        curves: Mapping[int, autoscaling.LoadCurve],
-        traffic: autoscaling.Traffic,
-        service: autoscaling.ServiceTime,
-        gpus: int,
-        price: GpuPrice | None,
-        outages: Outages | None = None,
-    ) -> None:
+        self, curves: Mapping[int, autoscaling.LoadCurve], traffic: autoscaling.Traffic,
+        service: autoscaling.ServiceTime, gpus: int, price: GpuPrice | None, outages: Outages | None = None,
+    ) -> None:  # fmt: skip
         weights = service.of(traffic.inputs, traffic.outputs)
         steps = replace(traffic, window=autoscaling.STEP)
         self.load = steps.load(weights / weights.mean())
@@ -251,25 +243,13 @@ class DayPlan(PlottableResult):
 
 
 def capacity(
-    deployment: deploy.Deployable,
-    traffic: autoscaling.Traffic | Workload | str | PathLike[str] | None = None,
-    slo: Slo | str | None = None,
-    *,
-    gpu: deploy.GpuSource | None = None,
-    goal: autoscaling.Goal | None = None,
-    autoscaler: autoscaling.Autoscaler | None = None,
-    start: StartUp | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    check: bool = True,
-    tell: Callable[[str], None] | bool | None = None,
-    time_limit: float | None = None,
-    rate: float | None = None,
-    profile: str = OPTIONS["day_profile"].default,
-    fail: str | None = None,
-    seed: int = 0,
-    **options: Unpack[deploy.DeployOptions],
-) -> DayPlan:
+    deployment: deploy.Deployable, traffic: autoscaling.Traffic | Workload | str | PathLike[str] | None = None,
+    slo: Slo | str | None = None, *, gpu: deploy.GpuSource | None = None, goal: autoscaling.Goal | None = None,
+    autoscaler: autoscaling.Autoscaler | None = None, start: StartUp | None = None, price: Tariff | float | None = None,
+    facility: Facility | None = None, check: bool = True, tell: Callable[[str], None] | bool | None = None,
+    time_limit: float | None = None, rate: float | None = None, profile: str = OPTIONS["day_profile"].default,
+    fail: str | None = None, seed: int = 0, **options: Unpack[deploy.DeployOptions],
+) -> DayPlan:  # fmt: skip
     """Replicas of a deployment over a day, by each policy; the day is a workload, such as a trace, or made up.
 
     A day is made up by its ``rate`` of requests per second on average, and its ``profile``: ``flat``, or a sine with

@@ -47,7 +47,6 @@ GpuSource = str | Path | Gpu
 HostSource: TypeAlias = "str | Path | HostCosts | HostProbe | dict[str, Any] | None"
 Lengths = LengthDistribution | str | int
 RATES = ("rate", "concurrency", "session_rate")  # How much is sent, in one of three ways
-REUSE = ("reuse_len", "reuse_distance", "turn_len")
 SENT = ("images", "client_timeout", "retries", "cancel")  # What is added to requests of any kind
 
 
@@ -468,17 +467,16 @@ def random_requests(
     count = default_count if given["num_requests"] is None else given["num_requests"]
     require(count is None or isinstance(count, int), "num_requests", "be a whole number", count)
     common: dict[str, Any] = {
-        "count": count,
-        "input_lengths": inputs,
-        "output_lengths": outputs,
-        "prefix_length": prefix_length,
+        "count": count, "input_lengths": inputs, "output_lengths": outputs, "prefix_length": prefix_length,
         **{name: given[name] for name in ("arrival", "rate", "concurrency", "burstiness", "prefix_groups", "seed")},
-    }
+    }  # fmt: skip
     common["recorded"] = recorded
     if given["reuse"] and given["turns"] is not None:
         raise InputError("prompts of sessions begin as the turn before; leave out either reuse or turns")
     if given["reuse"]:
-        common_len, distance, new_len = (as_lengths(given[name], name) for name in REUSE)
+        common_len, distance, new_len = (
+            as_lengths(given[name], name) for name in ("reuse_len", "reuse_distance", "turn_len")
+        )
         reuse = Reuse(given["reuse"], common_len, distance, new_len, longest)
     if given["turns"] is None:
         workload = synthetic_workload(**common, reuse=reuse)

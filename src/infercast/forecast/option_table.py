@@ -175,11 +175,11 @@ WORKLOAD = (
     session("tool_time", str, f"How long a tool runs; default {TOOL_TIME}.", TOOL_TIME, metavar="SECONDS"),
     session("tool_len", str, "Tokens of a tool's result; default: --turn-len.", metavar="LENGTH"),
     session("sub_agents", str,
-            "Agents: share of later turns that wait for sub-agents, how many at once, and calls of each: 0.2:3:4; "
-            ":fork behind it: they know the history.", metavar="SHARE:N:CALLS"),
+            "Agents: share of later turns that wait for sub-agents, how many at once, calls of each: 0.2:3:4[:fork].",
+            metavar="SHARE:N:CALLS"),
     session("follow_sessions", bool,
-            "With --trace: no turn is sent before the answer to the one before it; where ends of calls are recorded, "
-            "after the same answers and pauses.", False),
+            "With --trace: turns follow the answer before; where ends are recorded, after the same answers and pauses.",
+            False),
     session("client_timeout", str, "How long clients wait for a whole answer before they leave: 30s.", metavar="TIME"),
     session("retries", int, "How often a client that left sends its request again.", 0),
     session("cancel", str, "Share of requests whose clients leave for good, and when: 0.1@2s.", metavar="SHARE@TIME"),

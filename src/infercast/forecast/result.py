@@ -153,14 +153,10 @@ def judge(forecast: SimulatedRun, slo: Slo | str, intervals: Intervals | None = 
     share, least = attainment(forecast.clients, slo, counted(forecast)), headroom(forecast, slo)
     limits = tuple(_judged(forecast, limit, intervals) for limit in slo.limits)
     return Verdict(
-        slo=slo,
-        limits=limits,
-        holds=forecast.state.is_steady and least > 1.0,
+        slo=slo, limits=limits, holds=forecast.state.is_steady and least > 1.0,
         odds=min(each.odds or 0.0 for each in limits) if forecast.state.is_steady else None,
-        headroom=least if isfinite(least) else None,
-        attainment=share,
-        goodput=share * forecast.requests_per_second,
-    )
+        headroom=least if isfinite(least) else None, attainment=share, goodput=share * forecast.requests_per_second,
+    )  # fmt: skip
 
 
 def _judged(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> JudgedLimit:
@@ -333,18 +329,14 @@ class Forecast(PlottableResult, SimulatedRun):
         if any(request.slo_class for request in requests):
             found["class"] = np.array([request.slo_class for request in requests])
         return {
-            "sent_s": served.sent_at,
-            "input_tokens": np.array([request.num_input for request in requests]),
+            "sent_s": served.sent_at, "input_tokens": np.array([request.num_input for request in requests]),
             "cached_tokens": np.sum([record.num_cached for record in self.records], axis=0),
             **({} if not tiers else {"loaded_tokens": np.sum([tier.num_loaded for tier in tiers], axis=0)}),
-            "output_tokens": np.array([request.num_output for request in requests]),
-            "ttft_ms": served.ttft / MILLI,
-            "tpot_ms": latency_of(served, "tpot") / MILLI,
-            "end_to_end_ms": served.end_to_end / MILLI,
-            "replica": served.engine,
-            **found,
+            "output_tokens": np.array([request.num_output for request in requests]), "ttft_ms": served.ttft / MILLI,
+            "tpot_ms": latency_of(served, "tpot") / MILLI, "end_to_end_ms": served.end_to_end / MILLI,
+            "replica": served.engine, **found,
             **({} if self.verdict is None else {"keeps_slo": keeps(served, self.verdict.slo).astype(np.int64)}),
-        }
+        }  # fmt: skip
 
     def to_dataframe(self) -> Any:
         """The same as `to_frame` with pandas has."""

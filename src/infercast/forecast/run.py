@@ -99,13 +99,10 @@ def sessions_of(workload: Workload, served: ServedRequests, records: Sequence[Re
             )
         )  # fmt: skip
     return SessionsRun(
-        count=counts.size,
-        turns_each=float(counts.mean()),
-        time=percentiles(times),
+        count=counts.size, turns_each=float(counts.mean()), time=percentiles(times),
         waiting_share=float(min(1.0, spent.sum() / max(float(times.sum()), 1e-12))),
-        hit_share=float(cached[inside].sum() / inputs[inside].sum()),
-        turns=tuple(found),
-    )
+        hit_share=float(cached[inside].sum() / inputs[inside].sum()), turns=tuple(found),
+    )  # fmt: skip
 
 
 def classes_of(workload: Workload, served: ServedRequests) -> tuple[ClassRun, ...]:
@@ -249,15 +246,11 @@ def tier_run(deployment: Deployment, records: Sequence[Record], num_input: int, 
     return TierRun(
         peak_use=max(tier.peak_blocks / tier.num_blocks for tier in tiers),
         hit_rate=float(sum(tier.num_loaded.sum() for tier in tiers)) / num_input,
-        queries=sum(tier.num_queried for tier in tiers),
-        hits=sum(tier.num_hit for tier in tiers),
-        load=way("load"),
-        store=way("store"),
-        num_refused=sum(tier.num_refused for tier in tiers),
-        held_up=sum(tier.waited for tier in tiers),
-        num_loaded=int(waits.size),
+        queries=sum(tier.num_queried for tier in tiers), hits=sum(tier.num_hit for tier in tiers), load=way("load"),
+        store=way("store"), num_refused=sum(tier.num_refused for tier in tiers),
+        held_up=sum(tier.waited for tier in tiers), num_loaded=int(waits.size),
         mean_wait=float(waits.mean()) if waits.size else 0.0,
-    )
+    )  # fmt: skip
 
 
 class MeanAndPeak(NamedTuple):
@@ -418,13 +411,10 @@ def pool_run(
         # Steps of a pipeline overlap: what they add to the run leaves out where its first stage waits for the others.
         busy = seconds / (record.span or duration) if pool.replica.stages is None else stays.busy(number)
         load = EngineLoad(
-            requests=int(own.sum()),
-            busy=min(1.0, busy),
-            running=min(running[number], seats),
-            kv_peak=record.kv_usage.peak,
-            prefix_hit_rate=float(record.num_cached.sum()) / prompts if prompts else 0.0,
+            requests=int(own.sum()), busy=min(1.0, busy), running=min(running[number], seats),
+            kv_peak=record.kv_usage.peak, prefix_hit_rate=float(record.num_cached.sum()) / prompts if prompts else 0.0,
             num_preemptions=record.num_preemptions,
-        )
+        )  # fmt: skip
         loads.append(load)
         usage.append(load.busy * record.kv_usage.area / seconds if seconds else 0.0)
     return PoolRun(
@@ -476,14 +466,11 @@ def link_run(system: System, run: Run, workload: Workload, duration: float) -> L
         return None
     carried = np.bincount(ServedRequests(done.prefill).engine, system.sequence_sizes(workload))
     return LinkRun(
-        name=system.link,
-        use=float(carried.max()) / system.wire.sending / duration,
-        prompt=percentiles(done.ready - clients.sent_at),
-        wait=percentiles(done.began - done.ready),
-        transfer=percentiles(done.received - done.began),
-        first_step=percentiles(clients.first_token - done.received),
+        name=system.link, use=float(carried.max()) / system.wire.sending / duration,
+        prompt=percentiles(done.ready - clients.sent_at), wait=percentiles(done.began - done.ready),
+        transfer=percentiles(done.received - done.began), first_step=percentiles(clients.first_token - done.received),
         handover=done,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -36,26 +36,14 @@ ROUGH = 2.0  # Times that errors of a run may be as large where each of its step
 
 
 def simulate(
-    deployment: deploy.Deployable,
-    workload: deploy.Servable = None,
-    router: str | None = None,
-    *,
-    gpu: deploy.GpuSource | None = None,
-    prefill: deploy.Deployable | None = None,
-    prefill_gpu: deploy.GpuSource | None = None,
-    prefill_instances: int | None = None,
-    decode_instances: int | None = None,
-    link: str | None = None,
-    progress: Progress | bool | None = None,
-    time_limit: float | None = None,
-    steady: bool = False,
-    slo: Slo | str | None = None,
-    price: Tariff | float | None = None,
-    facility: Facility | None = None,
-    fail: str | None = None,
-    fleet: str | None = None,
-    **options: Unpack[deploy.RunOptions],
-) -> Forecast:
+    deployment: deploy.Deployable, workload: deploy.Servable = None, router: str | None = None, *,
+    gpu: deploy.GpuSource | None = None, prefill: deploy.Deployable | None = None,
+    prefill_gpu: deploy.GpuSource | None = None, prefill_instances: int | None = None,
+    decode_instances: int | None = None, link: str | None = None, progress: Progress | bool | None = None,
+    time_limit: float | None = None, steady: bool = False, slo: Slo | str | None = None,
+    price: Tariff | float | None = None, facility: Facility | None = None, fail: str | None = None,
+    fleet: str | None = None, **options: Unpack[deploy.RunOptions],
+) -> Forecast:  # fmt: skip
     """Simulate a workload on a deployment, with ``data_parallel_size`` replicas on all of them.
 
     Names do, too: ``simulate("llama-3.1-8b", gpu="h200-sxm", rate=12)`` with further ``options`` of `deploy` and
@@ -221,13 +209,9 @@ class _Course:
     """A run that may go on: its requests so far, and what is asked of it."""
 
     def __init__(
-        self,
-        system: System,
-        workload: Workload,
-        capacity: Callable[[], float],
-        ask: Callable[..., tuple[int | None, str]],
-        check: Callable[[ServedRequests], None],
-    ) -> None:
+        self, system: System, workload: Workload, capacity: Callable[[], float],
+        ask: Callable[..., tuple[int | None, str]], check: Callable[[ServedRequests], None],
+    ) -> None:  # fmt: skip
         self.workload, self.is_precise = workload, False
         self._replica = system.smallest
         self._engines = len((system.engines if system.is_fleet else system.pools[-1].engines).replicas)
@@ -274,14 +258,9 @@ class _Course:
         self._check(clients)
         steady = steadiness.find_steady(clients, workload)
         state = steadiness.find_state(
-            self._first,
-            workload,
-            clients,
-            steady,
-            engines=self._engines,
-            capacity=self._capacity,
+            self._first, workload, clients, steady, engines=self._engines, capacity=self._capacity,
             is_late=partial(self._pace.is_late_for, len(workload.requests)),
-        )
+        )  # fmt: skip
         if self._system.pools[0].engines.outages is not None:
             state = steadiness.state_beside(workload, clients, self._capacity, state)
         steady = steadiness.judged(steady, state)

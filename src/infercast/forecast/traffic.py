@@ -55,15 +55,11 @@ def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40)
     rates = np.histogram(arrivals, parts, (arrivals[0], arrivals[-1]))[0] * parts / span if span else np.zeros(0)
     cv = float(gaps.std() / gaps.mean()) if span else 0.0
     sessions, grown = _sessions(workload, reused)
-    in_turns = sessions is not None and workload.in_turns
-    fitted = (
-        _by_session(grown, sessions, span)
-        if sessions is not None and in_turns
-        else _single(requests, inputs, reused, distances)
-    )
-    arrival = [("arrival", "burst")] if not span else _arrivals(cv, len(requests) / span, is_open=not in_turns)
-    if span and not in_turns and not isinstance(source, Workload) and _varies(arrivals):
-        arrival = [("arrivals-of", shlex.quote(str(source)))]
+    arrival = [("arrival", "burst")] if not span else []
+    if sessions is not None and workload.in_turns:
+        fitted = _by_session(grown, sessions, span)
+    else:
+        fitted, arrival = _single(requests, inputs, reused, distances), arrival or _arrivals(source, arrivals, cv)
     return TrafficSummary(
         description=workload.description, requests=len(requests), span_s=span, rates=tuple(rates.tolist()), gap_cv=cv,
         input_tokens=percentiles(inputs), output_tokens=percentiles(outputs), reuse=float(reused.sum() / inputs.sum()),
@@ -71,20 +67,17 @@ def describe_traffic(source: Workload | str | PathLike[str], *, parts: int = 40)
     )  # fmt: skip
 
 
-def _arrivals(cv: float, rate: float, *, is_open: bool) -> list[tuple[str, str]]:
-    if not is_open:  # sessions have a rate of their own
-        return []
+def _arrivals(source: Workload | str | PathLike[str], arrivals: Array, cv: float) -> list[tuple[str, str]]:
+    """Those of a file, if their numbers in ten seconds vary by more than independent users make them; or random."""
+    seconds, by_chance = 10.0, 1.5  # Variance over mean, which is 1 for Poisson
+    counts, span = np.unique((arrivals - arrivals[0]) // seconds, return_counts=True)[1], arrivals[-1] - arrivals[0]
+    mean = arrivals.size / max(1.0, span / seconds)
+    if not isinstance(source, Workload) and (counts**2).sum() / arrivals.size - mean > by_chance:
+        return [("arrivals-of", shlex.quote(str(source)))]
     likely_poisson, likely_constant = 0.9 < cv < 1.1, cv < 0.05
     kind = "poisson" if likely_poisson else "constant" if likely_constant else "gamma"
     bursts = [("burstiness", f"{1 / cv**2:.3g}")] if kind == "gamma" else []
-    return [("rate", f"{rate:.4g}"), ("arrival", kind), *bursts]
-
-
-def _varies(arrivals: Array) -> bool:
-    """Whether the numbers of requests in ten seconds vary by more than independent users make them."""
-    seconds, by_chance = 10.0, 1.5  # Variance over mean, which is 1 for Poisson
-    counts = np.bincount(((arrivals - arrivals[0]) / seconds).astype(int))
-    return bool(counts.var() > by_chance * counts.mean())
+    return [("rate", f"{arrivals.size / span:.4g}"), ("arrival", kind), *bursts]
 
 
 def _reused(requests: Sequence[Request]) -> tuple[Array, Array]:
@@ -144,10 +137,10 @@ def _by_session(turns: dict[int, list[Request]], sessions: SessionSummary, span:
 
 def _single(requests: Sequence[Request], inputs: Array, reused: Array, distances: Array) -> list[tuple[str, str]]:
     """Beginnings that many share, other prompts that begin as earlier ones, and lengths."""
-    popular, continued = 0.02, 0.02  # Least shares of requests with such a beginning, and of those that continue
+    least = 0.02  # Share of requests with such a beginning, and of those that continue
     first = [each.prefix[0] if each.prefix else None for each in requests]
     counts = Counter(each for each in first if each is not None)
-    hot = {each for each, count in counts.items() if count > max(1.0, popular * len(requests))}
+    hot = {each for each, count in counts.items() if count > max(1.0, least * len(requests))}
     if 2 * sum(counts[each] for each in hot) < len(requests):
         hot = set()
     shared = np.array([each.num_tokens if each in hot and each is not None else 0 for each in first])
@@ -156,7 +149,7 @@ def _single(requests: Sequence[Request], inputs: Array, reused: Array, distances
         length = round(float(shared.sum()) / np.count_nonzero(shared))
         options = [("prefix-len", f"{length}"), ("prefix-groups", f"{len(hot)}")]
     again = reused > shared
-    if again.mean() < continued:
+    if again.mean() < least:
         return [*options, ("input-len", fit_lengths(np.maximum(1, inputs - shared)))]
     fresh = (inputs - shared)[~again]
     return [

@@ -263,20 +263,15 @@ def render_workload(workload: Workload) -> list[Printable]:
 def deployment_dict(deployment: Deployment) -> dict[str, Any]:
     model, memory = deployment.model, deployment.memory
     return {
-        "engine": deployment.engine.name,
-        "engine_rules": deployment.engine.rules_from or deployment.engine.name,
+        "engine": deployment.engine.name, "engine_rules": deployment.engine.rules_from or deployment.engine.name,
         "engine_note": deployment.engine.note or None,
         **pick(model, model="name", architecture="architecture", weights="weights.name", kv_cache_dtype="cache_dtype"),
-        "parameters": spec.parameter_count(model),
-        "gpu": deployment.gpu.name,
-        **layout_dict(deployment.layout),
+        "parameters": spec.parameter_count(model), "gpu": deployment.gpu.name, **layout_dict(deployment.layout),
         **pick(memory, weight_bytes="weights", num_gpu_blocks="num_blocks", block_size="kv.shape.block_size"),
         **{name: getattr(deployment.settings, name) for name in deployment.engine.shown},
-        "speculation": drafting_dict(deployment.drafting),
-        "api_server": deployment.over_http,
-        "assumed": model.assumed or None,
-        "notes": list(model.notes),
-    }
+        "speculation": drafting_dict(deployment.drafting), "api_server": deployment.over_http,
+        "assumed": model.assumed or None, "notes": list(model.notes),
+    }  # fmt: skip
 
 
 ENDINGS = "For(CausalLM|ConditionalGeneration)$"  # of names of architectures

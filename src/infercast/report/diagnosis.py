@@ -140,20 +140,15 @@ def diagnosis_dict(found: RunDiagnosis) -> dict[str, Any]:
     remedy = found.remedy
     gain = None if remedy is None else remedy.gains[0]
     return {
-        "of": found.aim.name,
-        "bottleneck": bottleneck_words(found),
+        "of": found.aim.name, "bottleneck": bottleneck_words(found),
         "causes": [pick(each, "kind name share tried", bound_by="detail") for each in found.causes],
-        "change": change_words(found),
-        "options": None if remedy is None else remedy.words,
+        "change": change_words(found), "options": None if remedy is None else remedy.words,
         "before": None if gain is None else value_in(found.forecast, gain.aim),
-        "ratio": None if gain is None else gain.ratio,
-        "ratio_interval": None if gain is None else list(gain.ends),
-        "gpus": None if remedy is None else remedy.gpus,
-        "usd_per_hour": None if remedy is None else remedy.per_hour,
+        "ratio": None if gain is None else gain.ratio, "ratio_interval": None if gain is None else list(gain.ends),
+        "gpus": None if remedy is None else remedy.gpus, "usd_per_hour": None if remedy is None else remedy.per_hour,
         "breaks_first": [pick(each, "name load unit", used="share") for each in found.breaks],
-        "simulations": found.simulations,
-        "next": next_words(found),
-    }
+        "simulations": found.simulations, "next": next_words(found),
+    }  # fmt: skip
 
 
 def render_diagnosis(found: RunDiagnosis) -> list[Printable]:

@@ -414,22 +414,16 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
     fleet, deployed = forecast.groups, [pool.deployment for pool in forecast.pools]
     assumed = dict.fromkeys(each.model.assumed for each in deployed)
     return [
-        *deployments.release_rows(deployment.engine),
-        *named_first("model", filter(None, assumed)),
+        *deployments.release_rows(deployment.engine), *named_first("model", filter(None, assumed)),
         *named_first("memory", [] if fleet else dict.fromkeys(map(deployments.memory_words, deployed))),
         *([] if forecast.link is None else [("TTFT", _ttft_words(forecast.link))]),
         ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
-        *named_first("group", map(_group_words, fleet)),
-        *given_up_rows(forecast),
-        *outage_rows(forecast),
+        *named_first("group", map(_group_words, fleet)), *given_up_rows(forecast), *outage_rows(forecast),
         ("SLO", _promise_words(forecast.verdict, findings.POOLED if deployment.model.pools else findings.EXAMPLE)),
-        ("cost", _cost_words(forecast)),
-        *([] if fleet else findings.diagnosis_rows(found)),
-        *named_first("doubt", doubts),
-        *named_first("run it", _started(forecast)),
-        ("next", findings.next_words(found)),
+        ("cost", _cost_words(forecast)), *([] if fleet else findings.diagnosis_rows(found)),
+        *named_first("doubt", doubts), *named_first("run it", _started(forecast)), ("next", findings.next_words(found)),
         ("more", MORE),
-    ]
+    ]  # fmt: skip
 
 
 def _group_words(group: run.GroupRun) -> str:

@@ -207,13 +207,10 @@ TTFT: Field[Figures] = Field("", lambda one: one.ttft.p99, "TTFT p99", format_se
 TPOT: Field[Figures] = Field("", lambda one: one.tpot.p99 if one.tpot else None, "TPOT p99", format_seconds)
 FRONT: tuple[Field[Figures], ...] = (
     Field("", lambda one: one.drawn.wall_joules_per_output_token if one.drawn else None, "J/output", format_joules),
-    TTFT,
-    Field("", lambda one: one.intervals.ttft if one.intervals else None, "80 %", format_band),
-    TPOT,
+    TTFT, Field("", lambda one: one.intervals.ttft if one.intervals else None, "80 %", format_band), TPOT,
     Field("", lambda one: one.intervals.tpot if one.intervals else None, "80 %", format_band),
-    Field("", lambda one: one.headroom, "headroom", "{:.2f}".format),
-    ODDS,
-)
+    Field("", lambda one: one.headroom, "headroom", "{:.2f}".format), ODDS,
+)  # fmt: skip
 
 
 def _row_fields(figures: Iterable[Field[Figures]]) -> list[Field[Row]]:
@@ -244,22 +241,16 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     """The same as plain data; of candidates those that were simulated, and how many came how far."""
     question = plan.question
     return {
-        "workload": question.workload.description,
-        "slo": str(question.slo),
+        "workload": question.workload.description, "slo": str(question.slo),
         **pick(question, "model rate objective max_gpus budget_per_hour=budget power_budget_w=power_budget"),
-        "winner": plan.winner and row_dict(plan.winner),
-        "front": [row_dict(row) for row in plan.front],
-        "runner_up": plan.runner_up and row_dict(plan.runner_up),
-        "why": plan.why,
-        "changes": list(plan.changes),
+        "winner": plan.winner and row_dict(plan.winner), "front": [row_dict(row) for row in plan.front],
+        "runner_up": plan.runner_up and row_dict(plan.runner_up), "why": plan.why, "changes": list(plan.changes),
         "by_odds": [{"odds": odds, "deployment": str(row.candidate), **row_dict(row)} for odds, row in plan.by_odds],
         "nearest": [{"sentence": each.sentence, **row_dict(each.row)} for each in plan.nearest],
         "simulated": [row_dict(row) for row in plan.rows if row.stage is Stage.SIMULATED],
-        **pick(plan, "candidates=num_candidates not_looked_at=num_unseen"),
-        "cut": plan.cut or None,
-        "stages": {stage.value: plan.count(stage) for stage in Stage},
-        "notes": list(plan.notes),
-    }
+        **pick(plan, "candidates=num_candidates not_looked_at=num_unseen"), "cut": plan.cut or None,
+        "stages": {stage.value: plan.count(stage) for stage in Stage}, "notes": list(plan.notes),
+    }  # fmt: skip
 
 
 def row_dict(row: Row) -> dict[str, Any]:
@@ -285,16 +276,13 @@ def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
 
 def _figures_dict(figures: Figures) -> dict[str, Any]:
     return {
-        "ttft_ms": milliseconds(figures.ttft),
-        "tpot_ms": milliseconds(figures.tpot),
+        "ttft_ms": milliseconds(figures.ttft), "tpot_ms": milliseconds(figures.tpot),
         "end_to_end_ms": milliseconds(figures.end_to_end),
         **pick(figures, "attainment goodput tightest odds state busy kv_peak bottleneck source"),
         **pick(figures, "output_tokens_per_s=output_tokens_per_second requests_per_s=requests_per_second"),
-        "capacity_requests_per_s": figures.capacity,
-        "beyond_budget": figures.beyond or None,
-        "energy": figures.drawn and _drawn_dict(figures.drawn),
-        **interval_fields(figures.intervals),
-    }
+        "capacity_requests_per_s": figures.capacity, "beyond_budget": figures.beyond or None,
+        "energy": figures.drawn and _drawn_dict(figures.drawn), **interval_fields(figures.intervals),
+    }  # fmt: skip
 
 
 def _drawn_dict(drawn: PowerDraw) -> dict[str, Any]:
@@ -304,22 +292,15 @@ def _drawn_dict(drawn: PowerDraw) -> dict[str, Any]:
 
 
 CANDIDATE_COLUMNS: dict[str, Callable[[Row], object]] = {
-    "stage": lambda row: row.stage.value,
-    "engine": lambda row: row.candidate.engine,
-    "gpu": lambda row: row.candidate.gpu,
-    "gpus": lambda row: row.gpus,
-    "layout": lambda row: row.candidate.layout,
-    "replicas": lambda row: row.candidate.replicas,
-    "weights": lambda row: row.candidate.quantization or "as published",
+    "stage": lambda row: row.stage.value, "engine": lambda row: row.candidate.engine,
+    "gpu": lambda row: row.candidate.gpu, "gpus": lambda row: row.gpus, "layout": lambda row: row.candidate.layout,
+    "replicas": lambda row: row.candidate.replicas, "weights": lambda row: row.candidate.quantization or "as published",
     "kv_cache_dtype": lambda row: row.candidate.kv_cache_dtype,
     "settings": lambda row: " ".join(f"{name}={value}" for name, value in row.candidate.settings),
-    "power_limit_w": lambda row: row.candidate.power_limit,
-    "prefill_pool": lambda row: row.candidate.prefill,
-    "dollars_per_hour": lambda row: row.cost,
-    "headroom": lambda row: row.headroom,
-    "slo_holds": lambda row: row.figures.holds if row.figures else None,
-    "rate_within_slo": lambda row: row.rate,
-}
+    "power_limit_w": lambda row: row.candidate.power_limit, "prefill_pool": lambda row: row.candidate.prefill,
+    "dollars_per_hour": lambda row: row.cost, "headroom": lambda row: row.headroom,
+    "slo_holds": lambda row: row.figures.holds if row.figures else None, "rate_within_slo": lambda row: row.rate,
+}  # fmt: skip
 LATENCY_COLUMNS = [f"{name}_{which}_ms" for name in ("ttft", "tpot", "end_to_end") for which in NAMES]
 FIGURE_COLUMNS = (
     *("slo_odds", "attainment", "goodput", "tightest", "output_tokens_per_s", "requests_per_s"),

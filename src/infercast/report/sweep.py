@@ -378,15 +378,12 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
     return {
         **pick(sweep, "title workload axis=axis.name"),
         "axes": {each.name: list(each.own_labels) for each in (sweep.axis, sweep.axis.across) if each is not None},
-        "slo": sweep.slo and str(sweep.slo),
-        "usd_per_gpu_hour": sweep.price and sweep.price.per_hour,
-        "light_ttft_p50_ms": sweep.light_ttft and in_ms(sweep.light_ttft),
-        "knee": sweep.knee and asdict(sweep.knee),
-        "slo_holds_up_to": sweep.promise and asdict(sweep.promise),
-        "saturation_requests_per_s": sweep.capacity,
+        "slo": sweep.slo and str(sweep.slo), "usd_per_gpu_hour": sweep.price and sweep.price.per_hour,
+        "light_ttft_p50_ms": sweep.light_ttft and in_ms(sweep.light_ttft), "knee": sweep.knee and asdict(sweep.knee),
+        "slo_holds_up_to": sweep.promise and asdict(sweep.promise), "saturation_requests_per_s": sweep.capacity,
         "caveats": caveats_of(point.forecast for point in sweep.simulated if point.forecast is not None),
         "points": [record(fields, point) for point in sweep.points],
-    }
+    }  # fmt: skip
 
 
 def sweep_rows(sweep: Sweep) -> Iterator[str]:
@@ -469,18 +466,14 @@ def saving_fields(found: Savings) -> list[Field[Point]]:
         return 1.0 - joules_of(point) / joules_of(found.free)
 
     return [
-        Field("value", lambda point: point.number, unit_of(found), "{:g}".format),
-        *_of_runs(SAVED_RUN_FIELDS),
-        Field("", joules_of, "at the wall", format_joules),
-        Field("", saved, "saved", format_percent),
+        Field("value", lambda point: point.number, unit_of(found), "{:g}".format), *_of_runs(SAVED_RUN_FIELDS),
+        Field("", joules_of, "at the wall", format_joules), Field("", saved, "saved", format_percent),
         Field("slo_attainment", lambda point: point.attainment, "in SLO", format_percent, 1, matters=judged),
         Field("slo_holds", lambda point: point.holds, "holds", lambda holds: "yes" if holds else "no", matters=judged),
         Field("slo_odds", lambda point: point.odds, "odds", format_odds, 1, matters=judged),
-        Field("slo_headroom", lambda point: point.headroom),
-        Field("saved_share", saved),
-        *_of_runs(ENERGY_FIELDS),
+        Field("slo_headroom", lambda point: point.headroom), Field("saved_share", saved), *_of_runs(ENERGY_FIELDS),
         Field("", lambda point: "best" if point is found.best else "", ""),
-    ]
+    ]  # fmt: skip
 
 
 def _charts(found: Savings) -> list[Chart]:
@@ -517,14 +510,11 @@ def savings_rows(found: Savings) -> Iterator[str]:
 
 def render_break_even(found: BreakEven) -> list[Printable]:
     return [
-        styled(f"{found.title}: {found.workload}"),
-        styled(drafting_words(found.drafting)),
+        styled(f"{found.title}: {found.workload}"), styled(drafting_words(found.drafting)),
         Section("With and without drafts", FittingTable(SPECULATION_FIELDS, found.points)),
-        TextCharts(break_even_charts(found)),
-        Section("Where it stops paying", styled(found.sentence, style="bold")),
-        Facts(counted_rows(_best_run(found), _next_drafts(found))),
-        caveat_section(_caveats(found)),
-    ]
+        TextCharts(break_even_charts(found)), Section("Where it stops paying", styled(found.sentence, style="bold")),
+        Facts(counted_rows(_best_run(found), _next_drafts(found))), caveat_section(_caveats(found)),
+    ]  # fmt: skip
 
 
 def _best_run(found: BreakEven) -> Forecast:
@@ -594,24 +584,17 @@ def day_dict(plan: DayPlan) -> dict[str, Any]:
     traffic, rules = plan.traffic, "interval_s=interval up_delay_s=up_delay down_delay_s=down_delay"
     return {
         **pick(plan.deployment, "model=model.name gpu=gpu.name gpus_per_replica=layout.gpus"),
-        "traffic": traffic.description,
-        "requests": int(traffic.arrivals.size),
-        "window_s": traffic.window,
-        "requests_per_s": (traffic.counts / traffic.window).tolist(),
-        "slo": str(plan.slo),
-        "goal": pick(plan.goal, "share of"),
-        "smallest_fixed_fleet": plan.smallest_fleet,
+        "traffic": traffic.description, "requests": int(traffic.arrivals.size), "window_s": traffic.window,
+        "requests_per_s": (traffic.counts / traffic.window).tolist(), "slo": str(plan.slo),
+        "goal": pick(plan.goal, "share of"), "smallest_fixed_fleet": plan.smallest_fleet,
         "policies": {day.policy: _policy_dict(plan, day) for day in plan.policies},
         "scheduled_by_hour": list(plan.hours),
         "autoscaler": pick(plan.autoscaler, f"measure target {rules} min_replicas=least max_replicas=most"),
-        "start_up_s": {**plan.start._asdict(), "all": plan.start.seconds},
-        "replica": _replica_dict(plan),
-        "usd_per_gpu_hour": plan.price and plan.price.per_hour,
-        "check": plan.check and plan.check._asdict(),
-        **({} if plan.outages is None else {"outages": plan.outages._asdict()}),
-        "caveats": day_caveats(plan),
+        "start_up_s": {**plan.start._asdict(), "all": plan.start.seconds}, "replica": _replica_dict(plan),
+        "usd_per_gpu_hour": plan.price and plan.price.per_hour, "check": plan.check and plan.check._asdict(),
+        **({} if plan.outages is None else {"outages": plan.outages._asdict()}), "caveats": day_caveats(plan),
         **counted_dict(_fullest_run(plan), NEXT_OF_DAY),
-    }
+    }  # fmt: skip
 
 
 def _replica_dict(plan: DayPlan) -> dict[str, Any]:
@@ -660,14 +643,11 @@ def autoscaler_rows(plan: DayPlan) -> Iterator[str]:
 def render_day(plan: DayPlan) -> list[Printable]:
     return [
         styled(f"{title_of(plan)}: {plan.traffic.description}"),
-        Section("Policies", FittingTable(POLICY_FIELDS, plan.policies)),
-        styled(answer_of(plan)),
-        TextCharts(day_charts(plan), columns=1),
-        Section("One replica", Facts(replica_rows(plan))),
-        Section("Rests on", Facts(basis_rows(plan))),
-        Facts(counted_rows(_fullest_run(plan), NEXT_OF_DAY)),
+        Section("Policies", FittingTable(POLICY_FIELDS, plan.policies)), styled(answer_of(plan)),
+        TextCharts(day_charts(plan), columns=1), Section("One replica", Facts(replica_rows(plan))),
+        Section("Rests on", Facts(basis_rows(plan))), Facts(counted_rows(_fullest_run(plan), NEXT_OF_DAY)),
         caveat_section(day_caveats(plan)),
-    ]
+    ]  # fmt: skip
 
 
 NEXT_OF_DAY = "--export-autoscaler FILE writes the rules of the autoscaler"

@@ -240,13 +240,9 @@ class PlainLoop:
         self._launch(count, numbers, estimate, sampled, started)
 
     def _launch(
-        self,
-        count: int,
-        numbers: Numbers,
-        estimate: StepEstimate,
-        sampled: list[PlainRequest],
+        self, count: int, numbers: Numbers, estimate: StepEstimate, sampled: list[PlainRequest],
         started: list[PlainRequest],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A single step, and the result of the one before."""
         record, timeline, host, tokens = self.record, self.timeline, estimate.host, numbers[4] - len(self.late)
         done = self._advance(1, count) if count else []

@@ -339,12 +339,9 @@ RULES: dict[str, Callable[[AtenCall, Rules], list[Kernel]]] = {
     **dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "native_group_norm"), _norm_of_images),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
     **dict.fromkeys(("_local_scalar_dense", "equal"), lambda *_: [Kernel(TensorOp("fill", 1))]),
-    **dict.fromkeys(("cat", "stack"), _cat),
-    "_grouped_mm": _grouped,
-    "convolution": _convolution,
-    "scaled_dot_product_attention": _attention,
-    "nonzero": _nonzero,
-}
+    **dict.fromkeys(("cat", "stack"), _cat), "_grouped_mm": _grouped, "convolution": _convolution,
+    "scaled_dot_product_attention": _attention, "nonzero": _nonzero,
+}  # fmt: skip
 GROUPS: dict[str, Callable[[AtenCall, str], list[Kernel]]] = {
     **{"pointwise": _pointwise, "reduced": _reduced, "rows": _rows, "lookup": _lookup, "pools": _pools}
 }

@@ -263,18 +263,12 @@ def energy_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:
     state, wanted = asked.state, page.deployment_of(asked)
     model, gpu, settings = wanted.args
     found = save_energy(
-        model,
-        gpu,
-        page.workload_of(asked),
+        model, gpu, page.workload_of(asked),
         power_limits=None if state["power_limits"] is None else parse_numbers(state["power_limits"], "power_limits"),
-        slo=asked.slo,
-        price=asked.tariff,
-        facility=asked.facility,
-        settings=settings,
-        router=state["router"] if state["data_parallel_size"] > 1 else None,
-        tell=tell,
+        slo=asked.slo, price=asked.tariff, facility=asked.facility, settings=settings,
+        router=state["router"] if state["data_parallel_size"] > 1 else None, tell=tell,
         **{**wanted.keywords, "power_limit_w": None},
-    )
+    )  # fmt: skip
     return savings_dict(found)
 
 
@@ -371,24 +365,17 @@ def curve_of(asked: page.Asked, tell: Callable[[str], None]) -> tuple[page.Asked
 @cache
 def catalogue() -> dict[str, Any]:
     return {
-        "version": __version__,
-        "groups": list(PAGE_GROUPS),
-        "fields": [_field(each) for each in page.FIELDS],
+        "version": __version__, "groups": list(PAGE_GROUPS), "fields": [_field(each) for each in page.FIELDS],
         "models": [_model(name, config) for name, config in configs().items()],
         "gpus": [_gpu(load_gpu(name)) for name in gpu_names()],
-        "engines": [_engine(each) for each in engines().values()],
-        "quantizations": ["none", *schemes("overrides")],
+        "engines": [_engine(each) for each in engines().values()], "quantizations": ["none", *schemes("overrides")],
         "hosts": [{"name": each.name, "title": each.title} for each in host_cpus().values()],
         "networks": [{"name": name, "bytes_per_s": each.bandwidth} for name, each in networks().items()],
-        "pcie_topologies": list(TOPOLOGIES),
-        "servers": list(servers()),
-        "routers": list(POLICIES),
-        "arrivals": list(ARRIVAL_KINDS),
-        "objectives": list(OBJECTIVES),
-        "providers": list(bundled_lists()),
+        "pcie_topologies": list(TOPOLOGIES), "servers": list(servers()), "routers": list(POLICIES),
+        "arrivals": list(ARRIVAL_KINDS), "objectives": list(OBJECTIVES), "providers": list(bundled_lists()),
         "glossary": [term._asdict() for term in glossary()],
         "presets": [_preset(key, dict(values)) for key, values in read_data("web/presets.toml").items()],
-    }
+    }  # fmt: skip
 
 
 def _field(field: page.Field) -> dict[str, Any]:
@@ -399,13 +386,10 @@ def _model(name: str, config: dict[str, Any]) -> dict[str, Any]:
     told = config["infercast"]
     text = config.get("text_config", config)
     return {
-        "name": name,
-        "hugging_face": list(told["aliases"]),
-        "parameters": told["parameters"],
+        "name": name, "hugging_face": list(told["aliases"]), "parameters": told["parameters"],
         "architecture": (config.get("architectures") or [config.get("model_type", "")])[0],
-        "layers": text.get("num_hidden_layers"),
-        "max_positions": text.get("max_position_embeddings"),
-    }
+        "layers": text.get("num_hidden_layers"), "max_positions": text.get("max_position_embeddings"),
+    }  # fmt: skip
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
@@ -445,14 +429,11 @@ def simulate(document: Mapping[str, Any], _: Tell) -> Answer:
         run = run_of(asked) if final else quick_run(asked)
         run = decided(asked, run, final=final)
         return {
-            **about(asked, page.SIMULATE),
-            "command": command_of(asked, run),
-            "final": final,
+            **about(asked, page.SIMULATE), "command": command_of(asked, run), "final": final,
             "requests": len(run.forecast.workload.requests),
             "forecast": forecast_dict(run.forecast, run.forecast.intervals if final else None),
-            "memory": memory_of(asked),
-            **charts_of(run),
-        }
+            "memory": memory_of(asked), **charts_of(run),
+        }  # fmt: skip
 
 
 def curve(document: Mapping[str, Any], tell: Tell) -> Answer:
@@ -508,17 +489,12 @@ def _alone(question: str, work: Callable[[page.Asked, Tell], dict[str, Any]]) ->
 
 
 QUESTIONS: dict[str, Handler] = {
-    "catalog": lambda *_: catalogue(),
-    page.SIMULATE: simulate,
-    page.MEMORY: _alone(page.MEMORY, lambda asked, _: memory_of(asked)),
-    page.CURVE: curve,
-    page.PLAN: _alone(page.PLAN, plan_of),
-    page.CAPACITY: _alone(page.CAPACITY, capacity_of),
-    page.ENERGY: _alone(page.ENERGY, energy_of),
-    "export": export,
-    "openapi": lambda *_: openapi_document(),
+    "catalog": lambda *_: catalogue(), page.SIMULATE: simulate,
+    page.MEMORY: _alone(page.MEMORY, lambda asked, _: memory_of(asked)), page.CURVE: curve,
+    page.PLAN: _alone(page.PLAN, plan_of), page.CAPACITY: _alone(page.CAPACITY, capacity_of),
+    page.ENERGY: _alone(page.ENERGY, energy_of), "export": export, "openapi": lambda *_: openapi_document(),
     "api_page": lambda *_: {"html": api_page(openapi_document())},
-}
+}  # fmt: skip
 
 
 def answer(name: str, document: Mapping[str, Any], tell: Tell | None = None) -> Answer:
@@ -530,12 +506,9 @@ def answer(name: str, document: Mapping[str, Any], tell: Tell | None = None) -> 
 def about(asked: page.Asked, question: str) -> Answer:
     """What every answer says of its question: the whole state, its URL and its command line."""
     return {
-        "question": question,
-        "version": __version__,
-        "state": asked.state,
-        "query": page.to_query(asked.state),
+        "question": question, "version": __version__, "state": asked.state, "query": page.to_query(asked.state),
         "command": page.to_command(asked.state, question, config=asked.config is not None),
-    }
+    }  # fmt: skip
 
 
 def command_of(asked: page.Asked, run: Watched) -> str:

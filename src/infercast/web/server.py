@@ -207,16 +207,12 @@ def make_app(
     """The application; ``workers`` processes answer, and ``jobs`` questions that take long run at a time."""
     site = WebApp(workers, jobs)
     routes = [
-        Route(API, site.api_page),
-        Route(f"{API}/catalog", site.fixed),
-        Route(f"{API}/openapi.json", site.fixed),
-        Route(f"{API}/style.css", site.style),
-        Route(f"{API}/jobs", site.start_job, methods=["POST"]),
+        Route(API, site.api_page), Route(f"{API}/catalog", site.fixed), Route(f"{API}/openapi.json", site.fixed),
+        Route(f"{API}/style.css", site.style), Route(f"{API}/jobs", site.start_job, methods=["POST"]),
         Route(f"{API}/jobs/{{id}}", site.job, methods=["GET", "DELETE"]),
         Route(f"{API}/export/{{kind}}", site.export, methods=["GET", "POST"]),
-        Route(f"{API}/{{name}}", site.question, methods=["GET", "POST"]),
-        Route("/{path:path}", site.file),
-    ]
+        Route(f"{API}/{{name}}", site.question, methods=["GET", "POST"]), Route("/{path:path}", site.file),
+    ]  # fmt: skip
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, hosts=tuple(hosts), rates=rates)],

@@ -106,19 +106,15 @@ def launch_work(config: ModelConfig, layout: ParallelLayout, gpu: Gpu) -> VllmLa
     return VllmLaunchWork(
         layers=sum(stack.layers for stack in config.stacks if not stack.mixer.is_empty),
         kernels=sum(call.count for call in calls if not _is_fused(call) and call.op.family not in recurrent) - joined,
-        latent_layers=composed["latent"],
-        recurrent_layers=composed["recurrent"],
+        latent_layers=composed["latent"], recurrent_layers=composed["recurrent"],
         delta_layers=composed["delta"] + (0 if is_fused else composed["gdn"]),
-        fused_delta_layers=composed["gdn"] if is_fused else 0,
-        mamba_layers=composed["mamba"],
-        sparse_layers=composed["sparse"],
-        expert_layers=sum(stack.layers for stack in experts),
-        grouped_choice_layers=sum(grouped),
-        stages=layout.pipeline,
+        fused_delta_layers=composed["gdn"] if is_fused else 0, mamba_layers=composed["mamba"],
+        sparse_layers=composed["sparse"], expert_layers=sum(stack.layers for stack in experts),
+        grouped_choice_layers=sum(grouped), stages=layout.pipeline,
         kv_groups=kv_layout(config, layout, default_block_size(config, gpu)).shape.num_tables,
         packed_expert_layers=sum(stack.layers for stack in experts) if packs_experts(config, gpu) else 0,
         quantisers=sum(call.count for call in calls if call.op.family == "quantise"),
-    )
+    )  # fmt: skip
 
 
 class MeasuredLayers(NamedTuple):

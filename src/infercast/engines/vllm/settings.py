@@ -400,17 +400,14 @@ def resolve(
     has_large_graphs = version.has(Rule.LARGE_GRAPHS) and gpu.architecture in DATACENTER_BLACKWELL
     largest_graphs = {"GptOssForCausalLM": 1024}  # Tokens, beyond the usual limit of twice the sequences or 512
     filled_in: dict[str, Any] = {
-        "max_num_batched_tokens": tokens,
-        "max_num_seqs": max_num_seqs,
-        "max_model_len": max_model_len,
+        "max_num_batched_tokens": tokens, "max_num_seqs": max_num_seqs, "max_model_len": max_model_len,
         "block_size": settings.block_size or block_size,
         "max_cudagraph_capture_size": settings.max_cudagraph_capture_size or largest_graphs.get(architecture),
         "most_graph_tokens": 1024 if has_large_graphs else 512,
         "cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes))),
-        "enable_prefix_caching": caching,
-        "mamba_cache_mode": states.mode(settings.mamba_cache_mode, caching, version),
+        "enable_prefix_caching": caching, "mamba_cache_mode": states.mode(settings.mamba_cache_mode, caching, version),
         "drafting": drafting,
-    }
+    }  # fmt: skip
     backend, group = settings.offload_backend, settings.offload_group_size
     filled_in["offload_group_size"] = group = 0 if backend == "uva" else group
     filled_in["cpu_offload_gb"] = 0.0 if backend == "prefetch" or group else settings.cpu_offload_gb

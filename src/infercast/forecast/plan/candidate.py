@@ -81,17 +81,13 @@ def power_draw_of(forecast: Forecast, times: float = 1) -> PowerDraw | None:
     if energy is None or wall is None:
         return None
     return PowerDraw(
-        gpu_watts=times * wall.gpu_watts,
-        wall_watts=times * wall.watts,
-        peak_watts=times * wall.peak_watts / wall.pue,
+        gpu_watts=times * wall.gpu_watts, wall_watts=times * wall.watts, peak_watts=times * wall.peak_watts / wall.pue,
         joules_per_output_token=energy.joules_per_output_token,
         wall_joules_per_output_token=wall.joules_per_output_token,
         usd_per_hour=None if wall.usd_per_hour is None else times * wall.usd_per_hour,
-        grams_co2_per_million_output_tokens=wall.grams_co2_per_million_output_tokens,
-        low=energy.low / energy.joules,
-        high=energy.high / energy.joules,
-        source=energy.source,
-    )
+        grams_co2_per_million_output_tokens=wall.grams_co2_per_million_output_tokens, low=energy.low / energy.joules,
+        high=energy.high / energy.joules, source=energy.source,
+    )  # fmt: skip
 
 
 Settings = tuple[tuple[str, Any], ...]  # Names and values, in order of names, so that equal ones are equal

@@ -309,13 +309,10 @@ def _compressed(fields: Fields, ratio: int) -> CompressedAttention:
     indexed = 4  # Layers that compress this many tokens to an entry have an indexer; others look at all entries
     return CompressedAttention(
         **fields.sizes(heads="num_attention_heads", q_lora_rank="q_lora_rank", o_lora_rank="o_lora_rank"),
-        **fields.sizes(o_groups="o_groups", window="sliding_window"),
-        head_dim=head_dim,
-        rope_dim=rope_dim,
-        entry_bytes=entry,
-        compressor=Compressor(ratio, head_dim, entry) if ratio > 1 else None,
+        **fields.sizes(o_groups="o_groups", window="sliding_window"), head_dim=head_dim, rope_dim=rope_dim,
+        entry_bytes=entry, compressor=Compressor(ratio, head_dim, entry) if ratio > 1 else None,
         indexer=_indexer(fields, ratio) if ratio == indexed else None,
-    )
+    )  # fmt: skip
 
 
 def _indexer(fields: Fields, ratio: int) -> Indexer:

@@ -39,13 +39,10 @@ def state_dtype(fields: Fields, key: str, default: str = "auto") -> str:
 def read_qwen_hybrid(fields: Fields) -> list[Layer]:
     """Qwen3-Next, Qwen3.5 and 3.6: gated delta nets, and gated attention in every fourth layer."""
     delta_net = GatedDeltaNet(
-        heads=fields.positive("linear_num_value_heads"),
-        key_heads=fields.positive("linear_num_key_heads"),
-        key_dim=fields.positive("linear_key_head_dim"),
-        value_dim=fields.positive("linear_value_head_dim"),
-        taps=fields.positive("linear_conv_kernel_dim", default=4),
-        state_dtype=state_dtype(fields, "mamba_ssm_dtype"),
-    )
+        heads=fields.positive("linear_num_value_heads"), key_heads=fields.positive("linear_num_key_heads"),
+        key_dim=fields.positive("linear_key_head_dim"), value_dim=fields.positive("linear_value_head_dim"),
+        taps=fields.positive("linear_conv_kernel_dim", default=4), state_dtype=state_dtype(fields, "mamba_ssm_dtype"),
+    )  # fmt: skip
     if delta_net.heads % delta_net.key_heads:
         raise fields.wrong("linear_num_value_heads", f"a multiple of linear_num_key_heads = {delta_net.key_heads}")
     attention = grouped_attention(fields, qk_norm=True, qkv_bias=fields.answer("attention_bias"))

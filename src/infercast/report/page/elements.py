@@ -214,14 +214,11 @@ def whole_page(content: Content, command: str = "") -> str:
         links = f'<nav aria-label="Sections">{" ".join(section.link for section in sections)}</nav>'
     return "\n".join(
         [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
+            "<!doctype html>", '<html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(content.title)} - infercast</title>",
-            f"<style>\n{style_sheet()}</style></head><body>",
+            f"<title>{escape(content.title)} - infercast</title>", f"<style>\n{style_sheet()}</style></head><body>",
             body.replace("</header>", f"{links}</header>", 1),
-            f"</main><footer>A forecast by {by}; nothing on this page was measured.</footer>",
-            "</body></html>\n",
+            f"</main><footer>A forecast by {by}; nothing on this page was measured.</footer>", "</body></html>\n",
         ]
-    )
+    )  # fmt: skip

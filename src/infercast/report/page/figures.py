@@ -315,16 +315,12 @@ def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names) -> P
     both, (before, after) = side_by_side(runs, names), (run.forecast for run in runs)
     height = 1.0 + 0.95 * max(1, len(both.steps))
     return Plot(
-        "side-by-side",
-        f"{names[0]} and {names[1]}: {before.deployment.model.name} on {before.deployment.gpu.title}",
-        before.workload.description,
-        height=height,
-        phone_height=height + 0.4 + 0.2 * len(both.steps),
-        paint=lambda figure, tips: _paint_comparison(figure, tips, both),
-        sections=_sections(runs, both, names),
+        "side-by-side", f"{names[0]} and {names[1]}: {before.deployment.model.name} on {before.deployment.gpu.title}",
+        before.workload.description, height=height, phone_height=height + 0.4 + 0.2 * len(both.steps),
+        paint=lambda figure, tips: _paint_comparison(figure, tips, both), sections=_sections(runs, both, names),
         caveats=tuple(shared_first(dict(zip(names, (caveats(before), caveats(after)), strict=True)))),
         top=f"<h2>Why</h2>{elements.items(reasons(both, compare_runs(*runs)))}",
-    )
+    )  # fmt: skip
 
 
 def _sections(

@@ -110,13 +110,10 @@ class KvShape(NamedTuple):
         kept = [number for number in range(len(self.windows)) if number not in short or number in self.states]
         groups = [number for number in kept for _ in range(size // self.sizes[number])]
         return self._replace(
-            block_size=size,
-            windows=tuple(self.windows[number] for number in groups),
-            block_sizes=(),
-            drafting=None,
+            block_size=size, windows=tuple(self.windows[number] for number in groups), block_sizes=(), drafting=None,
             states=tuple(place for place, number in enumerate(groups) if number in self.states),
             state_blocks=self.state_blocks + sum(self._most(number, size, 1) for number in short if number not in kept),
-        )
+        )  # fmt: skip
 
     def drops(self, group: int) -> bool:
         """True if the last block of a group's hits is dropped, where there are drafts."""
@@ -125,12 +122,9 @@ class KvShape(NamedTuple):
 
     def group(self, number: int) -> KvShape:
         return self._replace(
-            block_size=self.sizes[number],
-            windows=(self.windows[number],),
-            block_sizes=(),
-            states=(0,) if number in self.states else (),
-            state_blocks=0,
-        )
+            block_size=self.sizes[number], windows=(self.windows[number],), block_sizes=(),
+            states=(0,) if number in self.states else (), state_blocks=0,
+        )  # fmt: skip
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks of the smallest size for this many tokens."""

@@ -197,16 +197,9 @@ class KvCache:
     """
 
     def __init__(
-        self,
-        num_blocks: int,
-        shape: KvShape,
-        *,
-        caching: bool = True,
-        sparse_windows: bool = False,
-        retained_every: int = 0,
-        drops_last: bool = False,
-        ahead: int = 0,
-    ) -> None:
+        self, num_blocks: int, shape: KvShape, *, caching: bool = True, sparse_windows: bool = False,
+        retained_every: int = 0, drops_last: bool = False, ahead: int = 0,
+    ) -> None:  # fmt: skip
         self.num_blocks, self.shape, self.caching, self.sparse_windows = num_blocks, shape, caching, sparse_windows
         self.num_held = 0  # Blocks held by sequences
         self.num_groups = len(shape.windows)

@@ -72,14 +72,9 @@ class HostTier:
     """``num_blocks`` blocks; with ``store_threshold`` above 1, a block is stored after that many lookups."""
 
     def __init__(
-        self,
-        num_blocks: int,
-        store_threshold: int = 0,
-        *,
-        in_order: bool = False,
-        by_request: bool = False,
+        self, num_blocks: int, store_threshold: int = 0, *, in_order: bool = False, by_request: bool = False,
         by_position: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``in_order``: blocks of a copy idle in order; ``by_request`` and ``by_position`` rank what is evicted."""
         self.num_blocks = num_blocks
         self._blocks: dict[int, int] = {}

@@ -76,14 +76,9 @@ class LiveRecord(Record):
         self._produced |= {each.index: 0 for each in sequences if not each.num_preemptions}
 
     def tokens(
-        self,
-        end: float,
-        num_sampled: int,
-        others: SequenceOf[Sequence],
-        done: SequenceOf[Sequence],
-        left: SequenceOf[Sequence] = (),
-        apart: bool = False,
-    ) -> None:
+        self, end: float, num_sampled: int, others: SequenceOf[Sequence], done: SequenceOf[Sequence],
+        left: SequenceOf[Sequence] = (), apart: bool = False,
+    ) -> None:  # fmt: skip
         """A step is processed; its tokens leave, and those of sequences that were retracted meanwhile do not."""
         time = self.last_end = end + (self.token_path_seconds + self.token_turn_seconds * num_sampled)
         if len(self.ends) == MOST_STEPS:

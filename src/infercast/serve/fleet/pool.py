@@ -129,16 +129,11 @@ class RunningPool:
     """A pool while it runs: its router and its engines."""
 
     def __init__(
-        self,
-        pool: Pool,
-        num_requests: int,
-        arrivals: Arrivals,
-        watch: Sequence[StepObserver] = (),
+        self, pool: Pool, num_requests: int, arrivals: Arrivals, watch: Sequence[StepObserver] = (),
         turned_into: Callable[[Replica], Replica] = lambda replica: replica,
-        loop_for: Callable[[Replica, ArrivalQueue], simulation.AnyLoop] | None = None,
-        is_plain: bool = False,
+        loop_for: Callable[[Replica, ArrivalQueue], simulation.AnyLoop] | None = None, is_plain: bool = False,
         shares: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``arrivals``: requests for its router; ``turned_into``: a transformation applied to each replica;
         ``loop_for``: makes the loop of a replica, where it is another than for a recorded run; ``is_plain`` and
         ``shares`` as in `simulation.loop_of`.

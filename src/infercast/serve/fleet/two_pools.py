@@ -159,15 +159,10 @@ def prompts_of(workload: Workload) -> Workload:
 
 
 def simulate_disaggregated(
-    prefill: Pool,
-    decode: Pool,
-    link: Link,
-    sequence_bytes: Callable[[int], float],
-    workload: Workload,
-    progress: Progress | None = None,
-    watch: Sequence[Sequence[StepObserver]] = (),
+    prefill: Pool, decode: Pool, link: Link, sequence_bytes: Callable[[int], float], workload: Workload,
+    progress: Progress | None = None, watch: Sequence[Sequence[StepObserver]] = (),
     go_on: Callable[[Handover], Workload | None] | None = None,
-) -> Handover:
+) -> Handover:  # fmt: skip
     """Serve a workload; ``sequence_bytes`` returns the KV bytes of a number of tokens.
 
     ``progress`` is called on answers now and then; ``watch``: per pool, one step observer per replica. ``go_on`` may
@@ -182,16 +177,9 @@ def simulate_disaggregated(
 
 
 def _serve(
-    prefill: Pool,
-    decode: Pool,
-    link: Link,
-    size_of: Callable[[int], float],
-    workload: Workload,
-    progress: Progress | None,
-    watch: Sequence[Sequence[StepObserver]],
-    is_plain: bool,
-    go_on: GoOn | None,
-) -> Handover:
+    prefill: Pool, decode: Pool, link: Link, size_of: Callable[[int], float], workload: Workload,
+    progress: Progress | None, watch: Sequence[Sequence[StepObserver]], is_plain: bool, go_on: GoOn | None,
+) -> Handover:  # fmt: skip
     requests, answered = [*workload.requests], 0
     of_prefill, of_decode = watch or ((), ())
     clients = clients_of(prefill.replicas[0], prompts_of(workload), prefill.servers)

@@ -244,14 +244,9 @@ class Admission:
     """The remaining budget of a prefill step."""
 
     def __init__(
-        self,
-        policy: PrefillFirstPolicy,
-        cache: RadixCache,
-        num_running: int,
-        promised: float,
-        shares: Callable[[], list[float]],
-        timetable: EosFreeForecast | None,
-    ) -> None:
+        self, policy: PrefillFirstPolicy, cache: RadixCache, num_running: int, promised: float,
+        shares: Callable[[], list[float]], timetable: EosFreeForecast | None,
+    ) -> None:  # fmt: skip
         """``promised``: tokens reserved for running requests, the sum of ``shares``."""
         decoding = num_running if policy.mixed_chunk else 0
         size = policy.chunked_prefill_size

@@ -100,13 +100,9 @@ class Drafts:
     sequence_kind = DraftSequence
 
     def __init__(
-        self,
-        speculation: Speculation,
-        policy: FcfsPolicy,
-        cache: KvCache,
-        max_model_len: int | None = None,
+        self, speculation: Speculation, policy: FcfsPolicy, cache: KvCache, max_model_len: int | None = None,
         draws: Draws | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.width = 1 + speculation.num_drafts  # Tokens of a sequence with all its drafts
         self._lookahead = speculation.lookahead
         left = speculation.budget(policy.max_num_batched_tokens, policy.max_num_seqs)

@@ -41,24 +41,16 @@ class HostOffload:
     """The scheduler's interface to the tier, and the copies to issue."""
 
     def __init__(
-        self,
-        offload: Offload,
-        shape: KvShape,
-        steps_under_way: int = 2,
-        *,
-        drops_last: bool = False,
+        self, offload: Offload, shape: KvShape, steps_under_way: int = 2, *, drops_last: bool = False,
         in_order: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``drops_last``: drafts may still change a request's last block, which is then neither stored nor loaded."""
         groups = len(shape.windows)
         self.rules = offload
         self.tier = HostTier(
-            offload.num_blocks // groups,
-            offload.store_threshold,
-            in_order=in_order,
-            by_request=offload.by_request,
+            offload.num_blocks // groups, offload.store_threshold, in_order=in_order, by_request=offload.by_request,
             by_position=offload.by_position,
-        )
+        )  # fmt: skip
         self.loads: list[KvTransfer] = []  # Issued with the step being planned ...
         self.stores: list[KvTransfer] = []  # ... and those submitted at the start of the step after it.
         self.flushed: list[KvTransfer] = []  # Copies that must complete before the step may begin

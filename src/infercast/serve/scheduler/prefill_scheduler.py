@@ -73,16 +73,9 @@ class Batch:
 
 class PrefillScheduler:
     def __init__(
-        self,
-        policy: PrefillFirstPolicy,
-        cache: RadixCache,
-        steps_under_way: int = 2,
-        max_model_len: int | None = None,
-        *,
-        num_batches: int = 1,
-        drafts: DraftBatch | None = None,
-        max_adapters: int | None = None,
-    ) -> None:
+        self, policy: PrefillFirstPolicy, cache: RadixCache, steps_under_way: int = 2, max_model_len: int | None = None,
+        *, num_batches: int = 1, drafts: DraftBatch | None = None, max_adapters: int | None = None,
+    ) -> None:  # fmt: skip
         """``drafts``: the decode batch of an engine with speculative decoding, which has one."""
         self.policy, self.cache, self.drafts = policy, cache, drafts
         self.encoder: EncoderCache | None = None

@@ -46,18 +46,10 @@ class Scheduler:
     can_retry_now = False  # It cannot plan again until a result or a request arrives
 
     def __init__(
-        self,
-        policy: FcfsPolicy,
-        cache: KvCache,
-        steps_under_way: int = 2,
-        max_model_len: int | None = None,
-        *,
-        decode_together: bool = True,
-        max_adapters: int | None = None,
-        drafts: Drafts | None = None,
-        offload: HostOffload | None = None,
-        encoder: EncoderCache | None = None,
-    ) -> None:
+        self, policy: FcfsPolicy, cache: KvCache, steps_under_way: int = 2, max_model_len: int | None = None, *,
+        decode_together: bool = True, max_adapters: int | None = None, drafts: Drafts | None = None,
+        offload: HostOffload | None = None, encoder: EncoderCache | None = None,
+    ) -> None:  # fmt: skip
         """Without ``decode_together`` every plan lists all of its sequences."""
         self.policy, self.cache, self.drafts, self.offload, self.encoder = policy, cache, drafts, offload, encoder
         self.adapters = None if max_adapters is None else AdapterLimit(max_adapters)
@@ -523,14 +515,9 @@ class Scheduler:
         return self._ended_well(sequence, computed, new_tokens)
 
     def _admit(
-        self,
-        sequence: Sequence,
-        num_cached: int,
-        slots: int,
-        promised: int,
-        reserved: int = 0,
+        self, sequence: Sequence, num_cached: int, slots: int, promised: int, reserved: int = 0,
         reach: Reach | None = None,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Allocate blocks for the first ``slots`` tokens, above the watermark if others run."""
         spare = self._watermark if self.running else 0
         new, most = min(slots, self.longest) - num_cached, self._most_under_way

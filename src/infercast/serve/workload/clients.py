@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from infercast.serve.workload.api_server import ApiServers, ServerCosts, StepLog
-from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.request import Request, Workload, calls_before
 
 Round = tuple[float, int]  # Requests an API server takes in together: when they go on, and how many still have to
 NOBODY = -1  # in place of a following request
@@ -105,14 +105,9 @@ class Clients:
     """
 
     def __init__(
-        self,
-        workload: Workload,
-        path_seconds: float = 0.0,
-        token_seconds: float = 0.0,
-        costs: ServerCosts | None = None,
-        servers: int = 1,
-        image_seconds: tuple[float, float] = (0.0, 0.0),
-    ) -> None:
+        self, workload: Workload, path_seconds: float = 0.0, token_seconds: float = 0.0,
+        costs: ServerCosts | None = None, servers: int = 1, image_seconds: tuple[float, float] = (0.0, 0.0),
+    ) -> None:  # fmt: skip
         self.requests = dict(enumerate(workload.requests))  # That have not reached an engine
         self._num_known = len(workload.requests)
         self._path_seconds, self._token_seconds, self._image_seconds = path_seconds, token_seconds, image_seconds
@@ -305,25 +300,16 @@ def _turns_of(
     starts: list[int] = []
     following: dict[int, tuple[int, ...]] = {}
     waits: dict[int, tuple[int, float]] = {}
-    last_of: dict[int, int] = {}
-    named: dict[int, int] = {}
     trees: dict[int, list[int]] = {}
-    branches = workload.has("after")
-    for index, request in enumerate(workload.requests):
-        session = -1 - index if request.session is None else request.session
-        before = [named[name] for name in request.after if name in named]
-        if not before and session in last_of:
-            before = [last_of[session]]
-        last_of[session] = index
+    has_branches = workload.has("after")
+    for index, before in enumerate(calls_before(workload.requests)):
         for each in before:
             following[each] = (*following.get(each, ()), index)
         if not before:
             starts.append(index)
         elif len(before) > 1:
             waits[index] = len(before), 0.0
-        if branches:
+        if has_branches:
             tree = trees[index] = trees[before[0]] if before else [0]
             tree[0] += 1
-            if request.answer is not None:
-                named[request.answer] = index
     return starts, following, waits, trees

@@ -278,15 +278,9 @@ def _pause_number(text: str, field: str, number: str) -> float:
 
 
 def arrival_times(
-    kind: str,
-    rate: float | None,
-    count: int,
-    rng: np.random.Generator,
-    burstiness: float = 1.0,
-    *,
-    spread_out: bool = False,
-    recorded: tuple[float, ...] = (),
-) -> NDArray[np.float64]:
+    kind: str, rate: float | None, count: int, rng: np.random.Generator, burstiness: float = 1.0, *,
+    spread_out: bool = False, recorded: tuple[float, ...] = (),
+) -> NDArray[np.float64]:  # fmt: skip
     """``count`` arrival times in seconds, ascending.
 
     ``rate`` is the mean number of requests per second, None for a burst. ``burstiness`` is the shape of the gamma

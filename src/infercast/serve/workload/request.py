@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ class Request:
     patience: float = 0.0  # Seconds after which its client leaves without the rest of the answer; 0: never
     retries: int = 0  # How often it then sends the request again
     after: tuple[int, ...] = ()
-    """With sessions turn by turn: names of all answers it waits for; none: that before it in its session."""
+    """The name of each answer it waits for, with sessions turn by turn; none: that before it in its session."""
 
     @property
     def num_declared(self) -> int:
@@ -84,7 +85,6 @@ class Reuse(NamedTuple):
     longest: int  # Of a prompt and its answer
 
     def __str__(self) -> str:
-        """In plain words."""
         return f"{self.share:.0%} of them {self.lengths} of an earlier one, {self.distances} before, and {self.new} new"
 
 
@@ -174,6 +174,21 @@ class Workload(ResultMixin):
             "input_tokens": [each.num_input for each in self.requests],
             "output_tokens": [each.num_output for each in self.requests],
         }
+
+
+def calls_before(requests: Iterable[Request]) -> Iterator[list[int]]:
+    """By request, the earlier ones whose answers it waits for turn by turn: those it names, or that of its session."""
+    named: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for index, request in enumerate(requests):
+        before = [named[name] for name in request.after if name in named]
+        if not before and request.session in last:
+            before = [last[request.session]]
+        if request.session is not None:
+            last[request.session] = index
+        if request.answer is not None:
+            named[request.answer] = index
+        yield before
 
 
 # Requests longer than a model allows: rejected, truncated or skipped, and always counted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
@@ -35,6 +36,7 @@ from infercast.serve.workload.request import (
     Segment,
     Workload,
     beginning,
+    calls_before,
     truncated,
     without_too_long,
 )
@@ -48,23 +50,12 @@ Drawn = TypeVar("Drawn", bound=Draw)
 
 
 def synthetic_workload(
-    *,
-    arrival: str = "poisson",
-    rate: float | None = None,
-    count: int | None = None,
-    concurrency: int | None = None,
+    *, arrival: str = "poisson", rate: float | None = None, count: int | None = None, concurrency: int | None = None,
     input_lengths: LengthDistribution | str | int = INPUT_LEN,
-    output_lengths: LengthDistribution | str | int = OUTPUT_LEN,
-    burstiness: float = 1.0,
-    prefix_length: int = 0,
-    prefix_groups: int = 1,
-    declared_length: int | None = None,
-    ignore_eos: bool = True,
-    seed: int = 0,
-    spread_out: bool = False,
-    recorded: tuple[float, ...] = (),
-    reuse: Reuse | None = None,
-) -> Workload:
+    output_lengths: LengthDistribution | str | int = OUTPUT_LEN, burstiness: float = 1.0, prefix_length: int = 0,
+    prefix_groups: int = 1, declared_length: int | None = None, ignore_eos: bool = True, seed: int = 0,
+    spread_out: bool = False, recorded: tuple[float, ...] = (), reuse: Reuse | None = None,
+) -> Workload:  # fmt: skip
     """``count`` random requests, the same for the same arguments on every machine.
 
     Without a ``count``, a simulation draws as many as a steady result takes, ``spread_out``: together they arrive at
@@ -344,7 +335,6 @@ class SubAgents(NamedTuple):
     fork: bool = False  # Whether their prompts begin with the history so far, or anew
 
     def __str__(self) -> str:
-        """In plain words."""
         how = "that know the history" if self.fork else "that begin anew"
         return f"{self.share:.0%} after {self.number} sub-agents of {format_many(self.calls, 'call')} {how}"
 
@@ -357,8 +347,7 @@ def parse_sub_agents(text: str | SubAgents | None) -> SubAgents | None:
     agents = None if match is None else SubAgents(float(match[1]), int(match[2]), int(match[3]), bool(match[4]))
     if agents is None or not (0 < agents.share <= 1 and agents.number and agents.calls):
         raise InputError(
-            f"sub_agents {text!r} must be SHARE:NUMBER:CALLS, such as 0.2:3:4 for three sub-agents of four calls each "
-            "before one in five of the later turns; :fork behind it if they know the history"
+            f"sub_agents {text!r} must be SHARE:NUMBER:CALLS, such as 0.2:3:4, with :fork behind it or not"
         )
     return agents
 
@@ -383,31 +372,16 @@ class SessionDraw(Draw):
 
 
 def session_workload(
-    *,
-    arrival: str = "poisson",
-    rate: float | None = None,
-    session_rate: float | None = None,
-    count: int | None = None,
-    concurrency: int | None = None,
-    turns: LengthDistribution | str | int = 5,
-    input_lengths: LengthDistribution | str | int,
-    turn_lengths: LengthDistribution | str | int,
-    output_lengths: LengthDistribution | str | int,
-    think: Pauses | str | float = "exponential:10",
-    tool_share: float = 0.0,
-    tool_time: Pauses | str | float = "lognormal:2:1",
-    tool_lengths: LengthDistribution | str | int | None = None,
-    sub_agents: SubAgents | str | None = None,
-    burstiness: float = 1.0,
-    prefix_length: int = 0,
-    prefix_groups: int = 1,
-    declared_length: int | None = None,
-    ignore_eos: bool = True,
-    seed: int = 0,
-    spread_out: bool = False,
-    recorded: tuple[float, ...] = (),
+    *, arrival: str = "poisson", rate: float | None = None, session_rate: float | None = None, count: int | None = None,
+    concurrency: int | None = None, turns: LengthDistribution | str | int = 5,
+    input_lengths: LengthDistribution | str | int, turn_lengths: LengthDistribution | str | int,
+    output_lengths: LengthDistribution | str | int, think: Pauses | str | float = "exponential:10",
+    tool_share: float = 0.0, tool_time: Pauses | str | float = "lognormal:2:1",
+    tool_lengths: LengthDistribution | str | int | None = None, sub_agents: SubAgents | str | None = None,
+    burstiness: float = 1.0, prefix_length: int = 0, prefix_groups: int = 1, declared_length: int | None = None,
+    ignore_eos: bool = True, seed: int = 0, spread_out: bool = False, recorded: tuple[float, ...] = (),
     reuse: None = None,
-) -> Workload:
+) -> Workload:  # fmt: skip
     """``count`` requests that are turns of random sessions, the same for the same arguments on every machine.
 
     Sessions begin by ``arrival`` at ``session_rate`` per second, or at a rate that yields ``rate`` requests per second
@@ -474,8 +448,6 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
     )
     groups = of_groups.integers(draw.prefix_groups, size=num_sessions)
     inputs = draw.prefix_length + _within(new_tokens + outputs, begins, num_turns) - outputs
-    if (longest := int((inputs + outputs).max())) > LONGEST:
-        raise InputError(f"a session grows to {longest:,} tokens; use fewer turns or shorter ones")
     earliest = starts[session] + _within(pauses, begins, num_turns)
     prefixes = _histories(new_tokens, outputs, session, groups, draw)
     order = np.argsort(earliest, kind="stable")
@@ -485,68 +457,61 @@ def _drawn(draw: SessionDraw) -> tuple[tuple[Request, ...], int]:
         for index, moment, num_input, num_output, number, pause in zip(order.tolist(), *columns, strict=True)
     )
     if by_agents.any():
-        requests = _with_agents(requests, by_agents[order].tolist(), draw, num_sessions)
+        requests = tuple(_with_agents(requests, by_agents[order].tolist(), draw, num_sessions))
+    if (longest := max(each.num_input + each.num_output for each in requests)) > LONGEST:
+        raise InputError(f"a session grows to {longest:,} tokens; use fewer turns or shorter ones")
     return requests, num_sessions
 
 
 def _turns_and_agents(draw: SessionDraw, ends: Array) -> tuple[int, Array]:
     """How many turns make up the draw's requests with the calls of sub-agents, and which turns wait for those."""
-    count, agents = draw.count, draw.sub_agents
-    by_agents = np.zeros(count, dtype=bool)
+    agents, agents_stream = (
+        draw.sub_agents,
+        86_028_121,
+    )  # combined with the seed: they have a random stream of their own
     if agents is None:
-        return count, by_agents
-    agents_stream = 86_028_121  # combined with the seed: sub-agents have random streams of their own
-    by_agents = np.random.default_rng((draw.seed, agents_stream)).random(count) < agents.share
-    by_agents[0] = by_agents[ends[ends < count]] = False
+        return draw.count, np.zeros(draw.count, dtype=bool)
+    by_agents = np.random.default_rng((draw.seed, agents_stream)).random(draw.count) < agents.share
+    by_agents[0] = by_agents[ends[ends < draw.count]] = False
     calls = np.cumsum(1 + agents.number * agents.calls * by_agents)
-    whole = int(np.searchsorted(calls, count, "right"))
+    whole = int(np.searchsorted(calls, draw.count, "right"))
     by_agents[whole:] = False
-    count += whole - int(calls[whole - 1])
+    count = draw.count + whole - int(calls[whole - 1])
     return count, by_agents[:count]
 
 
-def _with_agents(
-    requests: Sequence[Request], by_agents: Sequence[bool], draw: SessionDraw, session: int
-) -> tuple[Request, ...]:
+def _with_agents(turns: Sequence[Request], by_agents: Iterable[bool], draw: SessionDraw, session: int) -> list[Request]:
     """The same with the calls of sub-agents before turns that wait for them; their sessions have the next numbers."""
-    agents, calls_stream = draw.sub_agents, 86_028_157
+    agents, calls_stream, size = draw.sub_agents, 86_028_157, draw.count - len(turns)
     assert agents is not None
     rng = np.random.default_rng((draw.seed, calls_stream))
-    size = sum(by_agents) * agents.number * agents.calls
     new, pauses, outputs = (each.sample(size, rng) for each in (draw.tool_lengths, draw.tool_time, draw.output_lengths))
     groups = rng.integers(draw.prefix_groups, size=size // agents.calls).tolist()
     if not agents.fork:
-        new[:: agents.calls] = draw.input_lengths.sample(size // agents.calls, rng)
+        new[:: agents.calls] = draw.input_lengths.sample(len(groups), rng)
     pauses[:: agents.calls] = 0.0
-    drawn, name = zip(new.tolist(), pauses.tolist(), outputs.tolist(), strict=True), _answer(len(requests), draw)
+    drawn, name = zip(new.tolist(), pauses.tolist(), outputs.tolist(), strict=True), _answer(len(turns), draw)
     last: dict[int | None, Request] = {}
     found: list[Request] = []
-    for request, waits in zip(requests, by_agents, strict=True):
-        before, names = last.get(request.session), []
+    for turn, waits in zip(turns, by_agents, strict=True):
+        answers = []
         for _ in range(agents.number if waits else 0):
-            assert before is not None
-            assert before.answer is not None
-            prefix: tuple[Segment, ...] = ()
-            after: tuple[int, ...] = (before.answer,)
-            num_tokens = draw.prefix_length
-            if agents.fork:
-                prefix = (*before.prefix, Segment(before.answer, before.num_output))
-                num_tokens = before.num_input + before.num_output
-            elif draw.prefix_length:
-                prefix = (Segment(groups[session % len(groups)], draw.prefix_length),)
-            for _ in range(agents.calls):
-                more, pause, output = next(drawn)
+            before = last[turn.session]
+            answer, group = before.answer or 0, groups.pop()
+            prefix: tuple[Segment, ...] = (Segment(group, draw.prefix_length),) if draw.prefix_length else ()
+            after: tuple[int, ...] = (answer,)
+            prefix = (*before.prefix, Segment(answer, before.num_output)) if agents.fork else prefix
+            num_tokens = sum(segment.num_tokens for segment in prefix)
+            for more, pause, output in islice(drawn, agents.calls):
                 prefix, num_tokens, name = (*prefix, Segment(name, more)), num_tokens + more, name + 2
                 call = Request(before.arrival, num_tokens, output, prefix, name - 1, None, session, pause, after=after)
                 found.append(call)
                 prefix, num_tokens, after = (*prefix, Segment(name - 1, output)), num_tokens + output, ()
-            names.append(name - 1)
+            answers.append(name - 1)
             session += 1
-        last[request.session] = request
-        found.append(replace(request, after=tuple(names)) if waits else request)
-    if (longest := max(each.num_input + each.num_output for each in found)) > LONGEST:
-        raise InputError(f"a session grows to {longest:,} tokens; use fewer turns or shorter ones")
-    return tuple(sorted(found, key=attrgetter("arrival")))
+        last[turn.session] = turn
+        found.append(replace(turn, after=tuple(answers)) if waits else turn)
+    return sorted(found, key=attrgetter("arrival"))
 
 
 def _within(values: Array, begins: Array, num_turns: Array) -> Array:
@@ -587,15 +552,11 @@ def _described(drawn: SessionDraw, num_sessions: int) -> str:
     if tools and drawn.tool_lengths != drawn.turn_lengths:
         tools += f" that brings {drawn.tool_lengths}"
     parts = (
-        f"{format_many(drawn.count, 'request')} in {format_many(num_sessions, 'session')} of {drawn.turns} turns",
-        loop,
+        f"{format_many(drawn.count, 'request')} in {format_many(num_sessions, 'session')} of {drawn.turns} turns", loop,
         f"input {drawn.input_lengths}{describe_prefixes(drawn.prefix_length, drawn.prefix_groups)}",
-        f"then {drawn.turn_lengths} a turn",
-        f"output {drawn.output_lengths}",
-        f"think {drawn.think}",
-        tools,
+        f"then {drawn.turn_lengths} a turn", f"output {drawn.output_lengths}", f"think {drawn.think}", tools,
         "" if drawn.sub_agents is None else str(drawn.sub_agents),
-    )
+    )  # fmt: skip
     return ", ".join(part for part in parts if part)
 
 
@@ -742,17 +703,10 @@ def begun_anew(
 
 
 def _trees(requests: Sequence[Request]) -> list[int]:
-    """Of each request a number that it shares with its session, and with those whose answers the session waits for."""
-    named: dict[int, int] = {}
-    sessions: dict[int, int] = {}
-    found = []
-    for number, request in enumerate(requests):
-        session = -1 - number if request.session is None else request.session
-        before = [named[name] for name in request.after if name in named]
-        tree = sessions.setdefault(session, before[0] if before else session)
-        if request.answer is not None:
-            named[request.answer] = tree
-        found.append(tree)
+    """Of each request the first of its session, or of what the session waits for."""
+    found: list[int] = []
+    for number, before in enumerate(calls_before(requests)):
+        found.append(found[before[0]] if before else number)
     return found
 
 

@@ -514,18 +514,10 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None, *, follo
 def _request(row: Row, origin: float, ticks: int, numbers: dict[object, int]) -> Request:
     """A row as a request; sessions are numbered in order of appearance."""
     request = Request(
-        (row.arrival - origin) / ticks,
-        row.num_input,
-        row.num_output or 1,
-        row.prefix,
-        row.answer,
-        session=None if row.session is None else numbers.setdefault(row.session, len(numbers)),
-        think=row.think,
-        priority=row.priority,
-        slo_class=row.slo_class,
-        stops=True,
-        after=row.after,
-    )
+        (row.arrival - origin) / ticks, row.num_input, row.num_output or 1, row.prefix, row.answer,
+        session=None if row.session is None else numbers.setdefault(row.session, len(numbers)), think=row.think,
+        priority=row.priority, slo_class=row.slo_class, stops=True, after=row.after,
+    )  # fmt: skip
     return request if row.adapter is None else asking_for(request, row.adapter)
 
 
@@ -599,11 +591,7 @@ _MOONCAKE_FIELDS = (("timestamp",), ("input_length",), ("output_length",))
 FORMATS = {
     "azure": TraceFormat("Azure trace", False, _AZURE_FIELDS, azure_row, ticks_per_second=1_000_000),
     "aiperf": TraceFormat(
-        "AIPerf trace",
-        True,
-        (("session_id",), *_MOONCAKE_FIELDS[1:]),
-        aiperf_rows,
-        ticks_per_second=1000,
+        "AIPerf trace", True, (("session_id",), *_MOONCAKE_FIELDS[1:]), aiperf_rows, ticks_per_second=1000,
         in_turns=True,
     ),
     "weka": TraceFormat("WEKA trace", True, (("requests",), ("block_size",)), weka_rows, in_turns=True),
@@ -611,9 +599,7 @@ FORMATS = {
         "OpenTelemetry spans", True, (("resourceSpans", "startTimeUnixNano"),), span_rows, ticks_per_second=10**9
     ),
     "langfuse": TraceFormat(
-        "Langfuse export",
-        True,
-        (("startTime", "start_time"), ("usage", "usageDetails", "usage_details")),
+        "Langfuse export", True, (("startTime", "start_time"), ("usage", "usageDetails", "usage_details")),
         langfuse_rows,
     ),
     "mooncake": TraceFormat(MOONCAKE, True, _MOONCAKE_FIELDS, mooncake_row, ticks_per_second=1000),
@@ -622,4 +608,4 @@ FORMATS = {
     ),
     "csv": TraceFormat("trace", False, PLAIN_FIELDS, plain_row, starts_at_zero=False),
     "jsonl": TraceFormat("trace", True, PLAIN_FIELDS, plain_row, starts_at_zero=False),
-}
+}  # fmt: skip

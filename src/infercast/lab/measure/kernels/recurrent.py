@@ -107,15 +107,11 @@ def _gated_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaun
     starts, index = starts_of(lengths, workspace.device), vllm(f"{FLA}.index")
     on_host = starts.cpu()
     launch = partial(
-        vllm(FLA).chunk_gated_delta_rule,
-        **dict(zip(("q", "k", "v", "g", "beta"), inputs, strict=True)),
-        initial_state=workspace.take(len(lengths), heads, value_dim, key_dim, dtype="fp32"),
-        output_final_state=True,
-        cu_seqlens=starts,
-        chunk_indices=index.prepare_chunk_indices(on_host, CHUNK).to(workspace.device),
-        chunk_offsets=index.prepare_chunk_offsets(on_host, CHUNK).to(workspace.device),
-        use_qk_l2norm_in_kernel=False,
-    )
+        vllm(FLA).chunk_gated_delta_rule, **dict(zip(("q", "k", "v", "g", "beta"), inputs, strict=True)),
+        initial_state=workspace.take(len(lengths), heads, value_dim, key_dim, dtype="fp32"), output_final_state=True,
+        cu_seqlens=starts, chunk_indices=index.prepare_chunk_indices(on_host, CHUNK).to(workspace.device),
+        chunk_offsets=index.prepare_chunk_offsets(on_host, CHUNK).to(workspace.device), use_qk_l2norm_in_kernel=False,
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, inputs)
 
 
@@ -127,13 +123,10 @@ def _kimi_delta(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaunc
     launch = partial(
         vllm(f"{FLA}.kda").chunk_kda_with_fused_gate,
         **dict(zip(("q", "k", "v", "raw_g", "beta"), inputs, strict=True)),
-        A_log=torch.zeros(1, 1, heads, 1, device=device),
-        g_bias=torch.zeros(heads * width, device=device),
+        A_log=torch.zeros(1, 1, heads, 1, device=device), g_bias=torch.zeros(heads * width, device=device),
         initial_state=workspace.take(len(lengths), heads, shape["value_dim"], width, dtype="fp32"),
-        output_final_state=True,
-        use_qk_l2norm_in_kernel=True,
-        cu_seqlens=starts_of(lengths, device),
-    )
+        output_final_state=True, use_qk_l2norm_in_kernel=True, cu_seqlens=starts_of(lengths, device),
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, inputs)
 
 
