@@ -280,11 +280,9 @@ def _read_source(path: Path, table: dict[str, Any]) -> Source:
     requests = table.get("requests", 0)
     return Source(
         **{name: str(table.get(name, "")) for name in ("file", "sha256", "kind", "load")},
-        requests=requests if isinstance(requests, int) else 0,
-        pairs=_pairs(path, table.get("quantities", [])),
-        left_out=_pairs(path, table.get("left_out", [])),
-        assumptions=tuple(map(str, table.get("assumptions", []))),
-    )
+        requests=requests if isinstance(requests, int) else 0, pairs=_pairs(path, table.get("quantities", [])),
+        left_out=_pairs(path, table.get("left_out", [])), assumptions=tuple(map(str, table.get("assumptions", []))),
+    )  # fmt: skip
 
 
 def _pairs(path: Path, rows: Any) -> tuple[Pair, ...]:

@@ -21,12 +21,10 @@ from infercast.units import format_dollars
 HEAD: dict[str, Rule] = {"provider": TEXT, "date": TEXT, "source": TEXT, "licence": TEXT}
 PRICES = ("on_demand", "on_demand_lowest", "spot", "spot_lowest")
 OF_GPU: dict[str, Rule] = {
-    "catalogue_name": TEXT,
-    **dict.fromkeys(PRICES, POSITIVE),
-    **dict.fromkeys(("capital_cost", "watts", "electricity_price"), NOT_NEGATIVE),
-    "years": POSITIVE,
+    "catalogue_name": TEXT, **dict.fromkeys(PRICES, POSITIVE),
+    **dict.fromkeys(("capital_cost", "watts", "electricity_price"), NOT_NEGATIVE), "years": POSITIVE,
     "pue": ("a number of at least 1", lambda value: POSITIVE[1](value) and value >= 1),
-}
+}  # fmt: skip
 HOURS_A_YEAR = 365.25 * 24
 ON_DEMAND, SPOT, OWNED, GIVEN = "on-demand", "spot", "owned", "given"
 MILLION = 1e6

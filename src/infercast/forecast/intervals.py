@@ -56,17 +56,15 @@ def slowed(
 ) -> Replica:
     """The same engine with scaled times, at the same state of its first uses; requests take ``path`` seconds longer."""
     return replace(
-        replica,
-        timer=slowed_timer(replica.timer, prompts, decodes, host),
+        replica, timer=slowed_timer(replica.timer, prompts, decodes, host),
         request_path_seconds=max(host * replica.request_path_seconds + path, 0.0),
         request_token_seconds=host * replica.request_token_seconds,
         server=ServerCosts(*[host * each for each in replica.server]),
-        token_path_seconds=host * replica.token_path_seconds,
-        token_turn_seconds=host * replica.token_turn_seconds,
+        token_path_seconds=host * replica.token_path_seconds, token_turn_seconds=host * replica.token_turn_seconds,
         wake_up_seconds=host * replica.wake_up_seconds,
         first_uses=None if replica.first_uses is None else replica.first_uses.copy(),
         encoder=None if replica.encoder is None else slowed_encoder(replica.encoder, prompts, host),
-    )
+    )  # fmt: skip
 
 
 def slowed_encoder(encoder: Encoder, kernels: float, host: float) -> Encoder:

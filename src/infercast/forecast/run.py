@@ -237,11 +237,9 @@ def tier_run(deployment: Deployment, records: Sequence[Record], num_input: int, 
     def way(name: str) -> TierTransfer:
         links = [getattr(tier, name) for tier in tiers]
         return TierTransfer(
-            copies=sum(link.num_copies for link in links),
-            num_bytes=sum(link.num_bytes for link in links) * gpus,
-            seconds=sum(link.seconds for link in links),
-            use=min(1.0, max(link.seconds for link in links) / duration),
-        )
+            copies=sum(link.num_copies for link in links), num_bytes=sum(link.num_bytes for link in links) * gpus,
+            seconds=sum(link.seconds for link in links), use=min(1.0, max(link.seconds for link in links) / duration),
+        )  # fmt: skip
 
     return TierRun(
         peak_use=max(tier.peak_blocks / tier.num_blocks for tier in tiers),
@@ -418,17 +416,15 @@ def pool_run(
         loads.append(load)
         usage.append(load.busy * record.kv_usage.area / seconds if seconds else 0.0)
     return PoolRun(
-        pool=pool,
-        records=records,
+        pool=pool, records=records,
         phases=summarise_phases(pool.deployment, busiest(records), pool.timer, receives=pool.role == DECODE),
-        engines=tuple(loads),
-        running=stays.level(served.started_at, served.last_token, seats * len(records), over),
+        engines=tuple(loads), running=stays.level(served.started_at, served.last_token, seats * len(records), over),
         waiting=stays.level(served.sent_at, served.started_at, over=-over),
         kv_usage=MeanAndPeak(max(usage), max(load.kv_peak for load in loads)),
         prefix_hit_rate=float(sum(record.num_cached.sum() for record in records)) / max(num_input, 1),
         num_preemptions=sum(load.num_preemptions for load in loads),
         tier=tier_run(pool.deployment, records, num_input, duration),
-    )
+    )  # fmt: skip
 
 
 def assumed_of(pools: Sequence[PoolRun], state: State) -> str:

@@ -248,12 +248,9 @@ class _Course:
         return longer if longer > count else None
 
     def judge(
-        self,
-        clients: ServedRequests,
-        workload: Workload,
-        records: Sequence[Record],
+        self, clients: ServedRequests, workload: Workload, records: Sequence[Record],
         within: tuple[float, float] = steadiness.AGAIN,
-    ) -> tuple[steadiness.SteadyState, steadiness.State, int | None]:
+    ) -> tuple[steadiness.SteadyState, steadiness.State, int | None]:  # fmt: skip
         """Whether it is steady, how the system copes, and how many requests it should have; None: no more."""
         self._check(clients)
         steady = steadiness.find_steady(clients, workload)

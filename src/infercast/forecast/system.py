@@ -111,12 +111,9 @@ class System(NamedTuple):
         return workload if most is None else capped(workload, most, f"answers of {most:,} tokens at most")
 
     def serve(
-        self,
-        workload: Workload,
-        watch: Sequence[Sequence[StepObserver]] = (),
-        progress: Progress | None = None,
+        self, workload: Workload, watch: Sequence[Sequence[StepObserver]] = (), progress: Progress | None = None,
         go_on: GoOn | None = None,
-    ) -> Run:
+    ) -> Run:  # fmt: skip
         """Serve a workload; ``watch``: for each pool one step observer a replica.
 
         ``progress`` gets the number of requests served, and the clock. ``go_on`` may add requests when the last one is

@@ -156,12 +156,10 @@ def _corrected(about: Uncertainty, known: Corrections) -> Uncertainty:
         return before if factor is None else min(before, EIGHTY * hypot(factor.spread, run))
 
     return Uncertainty(
-        left(known.prompts, about.prompts, RUN_TO_RUN.prompts),
-        left(known.decodes, about.decodes, RUN_TO_RUN.decodes),
+        left(known.prompts, about.prompts, RUN_TO_RUN.prompts), left(known.decodes, about.decodes, RUN_TO_RUN.decodes),
         left(known.host, about.host, RUN_TO_RUN.host),
-        0.0 if known.path is None else EIGHTY * hypot(known.path.spread, RUN_TO_RUN_PATH),
-        about.by_release,
-    )
+        0.0 if known.path is None else EIGHTY * hypot(known.path.spread, RUN_TO_RUN_PATH), about.by_release,
+    )  # fmt: skip
 
 
 def widened(prompts: float, decodes: float, spread: Spread, release: Spread | None = None) -> Uncertainty:

@@ -77,9 +77,7 @@ def openapi_document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {
-            "title": "infercast",
-            "version": __version__,
-            "description": words["description"],
+            "title": "infercast", "version": __version__, "description": words["description"],
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/api/v1"}],
@@ -91,7 +89,7 @@ def openapi_document() -> dict[str, Any]:
             for path, operations in {**words["before"], **_questions(words), **words["after"]}.items()
         },
         "components": {"schemas": {"State": state, **words["schemas"]}},
-    }
+    }  # fmt: skip
 
 
 def _questions(words: dict[str, Any]) -> dict[str, Any]:
@@ -217,13 +215,11 @@ def memory_of(asked: page.Asked) -> dict[str, Any]:
     found = fit_dict(fit)
     parts = [{"key": name, "title": name.replace("_", " "), "bytes": size} for name, size in found["bytes"].items()]
     return {
-        **found,
-        "parts": parts,
+        **found, "parts": parts,
         "needed_bytes": sum(part["bytes"] for part in parts if part["key"] not in ("KV_cache", "left_free")),
         "usable_bytes": found["total_bytes"] * getattr(fit.settings, "gpu_memory_utilization", 1.0),
-        "kv_tokens": found["num_gpu_blocks"] * found["block_size"],
-        "gpus": fit.layout.gpus,
-    }
+        "kv_tokens": found["num_gpu_blocks"] * found["block_size"], "gpus": fit.layout.gpus,
+    }  # fmt: skip
 
 
 def plan_of(asked: page.Asked, tell: Tell) -> dict[str, Any]:

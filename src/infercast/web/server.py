@@ -214,11 +214,9 @@ def make_app(
         Route(f"{API}/{{name}}", site.question, methods=["GET", "POST"]), Route("/{path:path}", site.file),
     ]  # fmt: skip
     return Starlette(
-        routes=routes,
-        middleware=[Middleware(Guard, hosts=tuple(hosts), rates=rates)],
-        exception_handlers={404: _not_found, 405: _not_allowed},
-        lifespan=site.running,
-    )
+        routes=routes, middleware=[Middleware(Guard, hosts=tuple(hosts), rates=rates)],
+        exception_handlers={404: _not_found, 405: _not_allowed}, lifespan=site.running,
+    )  # fmt: skip
 
 
 class HeadTimeoutProtocol(H11Protocol):

@@ -418,12 +418,9 @@ def _entry(path: Path, number: int, line: bytes) -> tuple[str, Any]:
 
 @contextmanager
 def executor_for(
-    *,
-    workers: int | None = None,
-    ray: str | None = None,
-    resume: Path | None = None,
+    *, workers: int | None = None, ray: str | None = None, resume: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Iterator[Executor]:
+) -> Iterator[Executor]:  # fmt: skip
     """For the time of a search; by default one worker per processor, up to eight, once it has taken a few seconds."""
     if ray is not None and workers is not None:
         raise InputError(f"--workers {workers} is for processes of this machine; --ray {ray} has workers of its own")

@@ -72,11 +72,9 @@ def read_kimi_linear(fields: Fields) -> list[Layer]:
     """Layers are counted from one in the lists that say which are which."""
     settings = fields.section("linear_attn_config")
     delta = KimiDeltaAttention(
-        heads=settings.positive("num_heads"),
-        head_dim=settings.positive("head_dim"),
-        taps=settings.positive("short_conv_kernel_size", default=4),
-        full_rank_gate=settings.flag("use_full_rank_gate"),
-    )
+        heads=settings.positive("num_heads"), head_dim=settings.positive("head_dim"),
+        taps=settings.positive("short_conv_kernel_size", default=4), full_rank_gate=settings.flag("use_full_rank_gate"),
+    )  # fmt: skip
     latent = KimiLatentAttention(**latent_sizes(fields), gated=fields.flag("mla_use_output_gate"))
     recurrent = settings.numbers("kda_layers")
     if recurrent is None:
@@ -248,13 +246,11 @@ def mamba2(fields: Fields) -> Mamba2:
     """A state space from the keys of Nemotron-H; its state is kept in fp32 where the file does not say."""
     return Mamba2(
         **fields.sizes(heads="mamba_num_heads", head_dim="mamba_head_dim", state_size="ssm_state_size"),
-        groups=fields.positive("n_groups", "mamba_n_groups", default=8),
-        taps=fields.positive("conv_kernel", default=4),
+        groups=fields.positive("n_groups", "mamba_n_groups", default=8), taps=fields.positive("conv_kernel", default=4),
         chunk=fields.positive("chunk_size", default=128),
-        state_dtype=state_dtype(fields, "mamba_ssm_cache_dtype", "float32"),
-        bias=fields.flag("use_bias"),
+        state_dtype=state_dtype(fields, "mamba_ssm_cache_dtype", "float32"), bias=fields.flag("use_bias"),
         convolution_bias=fields.flag("use_conv_bias", default=True),
-    )
+    )  # fmt: skip
 
 
 def read_decilm(fields: Fields) -> list[Layer]:

@@ -48,13 +48,11 @@ def qwen3(fields: Fields, text_hidden: int) -> VisionPart:
     # Norms have biases too; those of the inner mergers are over merged patches.
     beside = hidden * (patch + 1 + fields.positive("num_position_embeddings") + 2 * depth + 2)
     return _encoder(
-        depth,
-        hidden,
-        fields.positive("intermediate_size"),
+        depth, hidden, fields.positive("intermediate_size"),
         whole=beside + mergers * (merged + text_hidden) + (mergers - 1) * 2 * merged,
         split=mergers * merged * (merged + text_hidden),
         images=_seen(fields, patch, *((merged, merged), (merged, text_hidden)) * mergers, area=4096**2, least=256**2),
-    )
+    )  # fmt: skip
 
 
 def qwen2(fields: Fields, text_hidden: int, gated: bool = False) -> VisionPart:

@@ -84,11 +84,9 @@ class KvShape(NamedTuple):
         kept = [number for number in range(len(self.windows)) if number not in self.states]
         return self._replace(
             windows=tuple(self.windows[number] for number in kept),
-            block_sizes=tuple(self.block_sizes[number] for number in kept) if self.block_sizes else (),
-            state_blocks=0,
-            states=(),
-            aligned=False,
-        )
+            block_sizes=tuple(self.block_sizes[number] for number in kept) if self.block_sizes else (), state_blocks=0,
+            states=(), aligned=False,
+        )  # fmt: skip
 
     @property
     def common_size(self) -> int:

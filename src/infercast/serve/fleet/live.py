@@ -115,12 +115,9 @@ class LiveSystem:
     """Replicas behind a router, or a prefill and a decode pool, driven by a clock outside."""
 
     def __init__(
-        self,
-        pool: Pool,
-        decode: Pool | None = None,
-        link: Link | None = None,
+        self, pool: Pool, decode: Pool | None = None, link: Link | None = None,
         sequence_bytes: Callable[[int], float] = float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.frontend = cast("Clients", clients_of(pool.replicas[0], Workload(()), pool.servers))
         self.num_requests = 0
         self._checked = pool.replicas[0] if decode is None else decode.replicas[0]

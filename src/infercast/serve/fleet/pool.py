@@ -351,12 +351,9 @@ class RunningPool:
 
 
 def simulate_fleet(
-    pool: Pool,
-    workload: Workload,
-    watch: Sequence[StepObserver] = (),
-    progress: Progress | None = None,
+    pool: Pool, workload: Workload, watch: Sequence[StepObserver] = (), progress: Progress | None = None,
     go_on: simulation.GoOn | None = None,
-) -> list[Record]:
+) -> list[Record]:  # fmt: skip
     """Serve a workload with one pool; each engine's record holds the requests it served.
 
     ``watch``: one step observer per engine; none by default. ``progress`` is called on answers.

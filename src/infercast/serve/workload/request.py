@@ -60,7 +60,7 @@ class Request:
     patience: float = 0.0  # Seconds after which its client leaves without the rest of the answer; 0: never
     retries: int = 0  # How often it then sends the request again
     after: tuple[int, ...] = ()
-    """The name of each answer it waits for, with sessions turn by turn; none: that before it in its session."""
+    """The content names of answers it waits for, with sessions turn by turn; none: that before it in its session."""
 
     @property
     def num_declared(self) -> int:

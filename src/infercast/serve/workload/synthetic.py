@@ -244,7 +244,7 @@ def _draw_prefixes(length: int, num_groups: int, count: int, rng: np.random.Gene
 def _continuing(draw: Draw, inputs: Array, outputs: Array, prefixes: list[tuple[Segment, ...]]) -> Array:
     """Let some prompts continue earlier ones: their lengths, of all; ``prefixes`` become whole prompts.
 
-    A prompt continues the one that fits best of those that nobody has continued: by the tokens sent since, and by its
+    A prompt continues the one that fits best of those not continued yet: by the tokens sent since, and by its
     length. What lies farther back than all that was sent so far waits.
     """
     reuse, count, reuse_stream, looks_at = draw.reuse, draw.count, 49_979_687, 4096
