@@ -292,8 +292,8 @@ class Clients:
 def _turns_of(
     workload: Workload,
 ) -> tuple[list[int], dict[int, tuple[int, ...]], dict[int, tuple[int, float]], dict[int, list[int]]]:
-    """Requests that wait for no answer, in order of arrival; by answer, the requests that wait for it; those that wait for
-    several, with their number and the latest so far; and of a tree of calls, the number that is not answered, for all of it.
+    """Requests that wait for no answer, in order of arrival; by answer, those that wait for it; those that wait for
+    several, with their number and the latest so far; and of each tree of calls, how many are not answered.
     """
     if not workload.in_turns:
         return [*range(len(workload.requests))], {}, {}, {}

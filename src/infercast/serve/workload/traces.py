@@ -175,7 +175,7 @@ def after_answers(rows: Sequence[Row], own: Any, ticks: int = 1) -> list[Row]:
 
 
 def as_soon_as(rows: Sequence[Row]) -> list[Row]:
-    """The same, and those who wait for answers may come as soon as what they wait for."""
+    """The same, and calls that wait for answers may come as soon as what they wait for."""
     soonest: dict[int | None, float] = {}
     found = []
     for row in sorted(rows, key=itemgetter(0)):
