@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# Colours that nothing else has, each in place of a variable of the page's style sheet.
-INK, MUTED, GRID, PAPER = "#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04"
-SERIES = tuple(f"#0a0b{number:02x}" for number in range(10))
-VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
-VARIABLES |= {colour: f"s{number}" for number, colour in enumerate(SERIES)}
 STYLE = Path(__file__).parents[1] / "page.mplstyle"
+# The variables of the page's style sheet by their colours on light pages, of which no two are the same.
+LIGHT = STYLE.with_suffix(".css").read_text(encoding="utf-8").partition("}")[0]
+VARIABLES = {colour: name for name, colour in re.findall(r"--([\w-]+): (#[0-9a-f]{6})", LIGHT)}
+COLOURS = {name: colour for colour, name in VARIABLES.items()}
+INK, MUTED, GRID, PAPER = (COLOURS[name] for name in ("ink", "muted", "grid", "paper"))
+SERIES = tuple(COLOURS[f"s{number}"] for number in range(10))
 AXIS, LEGEND_ROW, LEGEND_LETTER, HANDLE = 0.5, 0.19, 0.072, 0.42
 """Inches of an axis with its name, of a row of a legend, of a letter in it and of its coloured square with its gaps."""
 
@@ -72,7 +73,7 @@ def drawn(name: str, description: str, size: tuple[float, float], paint: Paint) 
     svg = re.sub(r'<g id="[A-Za-z0-9_.]+"/>\s*', "", svg)
     svg = re.sub(r'<g id="[A-Za-z0-9_.]+">', "<g>", svg)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"#0a0[ab][0-9a-f]{2}", lambda found: f"var(--{VARIABLES[found[0]]})", svg)
+    svg = re.sub("|".join(VARIABLES), lambda found: f"var(--{VARIABLES[found[0]]})", svg)
     svg = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", svg, count=1)
     label = f'<svg role="img" aria-label="{escape(description, quote=True)}" class="chart" id="chart-{name}"'

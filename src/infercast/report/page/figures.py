@@ -64,15 +64,10 @@ class Plot(NamedTuple):
         """A figure of the class ``make``, in the colours of light pages."""
         import matplotlib as mpl  # noqa: PLC0415 - loaded to draw only
 
-        block = elements.style_sheet().partition("}")[0]  # the first one is of light pages
-        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
-        style = mpl.rc_params_from_file(canvas.STYLE, use_default_template=False)
-        with mpl.rc_context({key: _coloured(value, colours) for key, value in style.items()}):
+        with mpl.rc_context(fname=canvas.STYLE):
             figure = make(figsize=(canvas.WIDTH, self.height))
             self.paint(figure, canvas.Tips())
-            for artist in figure.findobj():
-                _recolour(artist, colours)
-            figure.set_facecolor(colours["paper"])
+            figure.set_facecolor(canvas.PAPER)
             return figure
 
     def write_png(self, path: Path) -> None:
@@ -81,35 +76,6 @@ class Plot(NamedTuple):
 
         with whole_file(path) as temporary:
             self.figure(Figure).savefig(temporary, format="png", dpi=160, metadata={"Software": None})
-
-
-def _coloured(value: Any, colours: dict[str, str]) -> Any:
-    """A value of a style with the colour that its placeholder stands for."""
-    if not isinstance(value, str):
-        return value
-    name = canvas.VARIABLES.get(f"#{value.lstrip('#')}")
-    return value if name is None else colours[name]
-
-
-def _recolour(artist: Any, colours: dict[str, str]) -> None:
-    from matplotlib.colors import to_hex, to_rgba  # noqa: PLC0415 - loaded already
-
-    def translated(colour: Any) -> Any:
-        name = canvas.VARIABLES.get(to_hex(colour))
-        return colour if name is None else to_rgba(colours[name], to_rgba(colour)[3])
-
-    for part in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
-        get, put = getattr(artist, f"get_{part}", None), getattr(artist, f"set_{part}", None)
-        if get is None or put is None:
-            continue
-        colour = get()
-        if isinstance(colour, str) and colour in ("none", "auto", "inherit"):
-            continue
-        shape = getattr(colour, "shape", ())
-        if len(shape) == 2:  # one for each of many parts
-            put([translated(each) for each in colour])
-        elif colour is not None:
-            put(translated(colour))
 
 
 def sweep_plot(sweep: Sweep) -> Plot:
