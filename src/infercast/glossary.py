@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 from infercast.bundled import read_data
+from infercast.lazy_classes import NamedTuple
 
 
 class Term(NamedTuple):

@@ -6,6 +6,7 @@ Here it keeps the fields alone, and `fields`, `replace` and `asdict` work as alw
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, Field, FrozenInstanceError, asdict, field, is_dataclass, replace
@@ -13,12 +14,41 @@ from functools import partial
 from operator import attrgetter
 from sys import version_info
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass, fields
     from inspect import Signature
+    from typing import NamedTuple, TypedDict
 else:
+
+    class _Named(type):
+        """As that of `typing`, which compiles every annotation."""
+
+        def __new__(cls, name, bases, own):
+            if not bases:
+                return type.__new__(cls, name, bases, own)
+            kinds = own.get("__annotations__", {})
+            defaults = [own[each] for each in kinds if each in own]
+            made = collections.namedtuple(name, kinds, defaults=defaults, module=own["__module__"])
+            made.__annotations__ = made.__new__.__annotations__ = kinds
+            for each, value in own.items():
+                if each not in made._fields and each not in (
+                    "__dict__",
+                    "__weakref__",
+                    "__module__",
+                    "__annotations__",
+                ):
+                    setattr(made, each, value)
+            return made
+
+    class NamedTuple(metaclass=_Named):
+        pass
+
+    class TypedDict:
+        def __init_subclass__(cls, total=True):
+            known = [getattr(base, "__annotations__", {}) for base in cls.__mro__[::-1]]
+            cls.__annotations__ = {name: kind for each in known for name, kind in each.items()}
 
     def dataclass(cls=None, /, *, frozen=False, slots=False, kw_only=False, repr=True, eq=True):
         """As that of the standard library, less its checks."""
@@ -75,7 +105,8 @@ else:
         return tuple(of.__dataclass_fields__.values())
 
 
-__all__ = ["KW_ONLY", "MISSING", "NamedTuple", "asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]
+__all__ = ["KW_ONLY", "MISSING", "NamedTuple", "TypedDict", "asdict", "dataclass", "field", "fields", "is_dataclass"]
+__all__ += ["replace"]
 
 
 class _Signature:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from infercast.engines.timer import CorrectedTimer, Corrections, DraftingTimer, 
 from infercast.errors import DoesNotFitError, Fields, FileFormatError, InputError, UnknownNameError
 from infercast.hardware import Gpu
 from infercast.hardware.load import is_modelled, networks
-from infercast.lazy_classes import dataclass, field, fields, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, fields, replace
 from infercast.models.feed_forward import ExpertFeedForward, Multiples
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import token_calls

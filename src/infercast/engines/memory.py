@@ -6,10 +6,9 @@ directions at once. A copy does not begin before all of its pieces are submitted
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from infercast.errors import InputError
 from infercast.hardware import Gpu
+from infercast.lazy_classes import NamedTuple
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import adapter_bytes, token_calls
 from infercast.models.spec import AdapterSlots, ModelConfig, stage_layers

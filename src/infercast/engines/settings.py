@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError, require
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.units import whole_number
 
 TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}

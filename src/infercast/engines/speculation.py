@@ -7,11 +7,11 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from infercast.bundled import read_data
 from infercast.errors import InputError, UnknownNameError, require
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.serve.speculation import Speculation
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from infercast.engines.tables import Table, products_of
 from infercast.engines.timer import Corrections, Factor, TimedDeployment
 from infercast.errors import InputError
 from infercast.hardware import Gpu
-from infercast.lazy_classes import replace
+from infercast.lazy_classes import NamedTuple, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, head_calls, step_calls, token_calls
 from infercast.models.spec import stage_layers

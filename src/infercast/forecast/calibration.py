@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import exp, hypot
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.engines.base import Deployment, engine_named
 from infercast.engines.settings import changed
@@ -20,7 +20,7 @@ from infercast.engines.speculation import read_acceptance
 from infercast.engines.timer import Corrections, Factor
 from infercast.errors import Fields, FileFormatError, InputError
 from infercast.hardware.load import read_table
-from infercast.lazy_classes import dataclass, fields, replace
+from infercast.lazy_classes import NamedTuple, dataclass, fields, replace
 from infercast.predict.learned import WITHIN
 from infercast.shown import ResultMixin
 from infercast.units import format_percent

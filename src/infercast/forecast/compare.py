@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from infercast.forecast.explain.step_log import KINDS, EngineRun, Watched, kerne
 from infercast.forecast.kernels import Phase, StepCost, average_shape, estimate_shape, host_bound_share
 from infercast.forecast.slo import Array
 from infercast.forecast.system import PREFILL, busiest
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.serve.step import StepShape
 from infercast.units import NOTHING, format_many, format_percent, format_seconds
 

@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 from math import ceil
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of, engines
 from infercast.engines.base import build_deployment as deploy_resolved
@@ -23,7 +23,7 @@ from infercast.hardware import Gpu, load_gpu, with_network
 from infercast.hardware import gpu as gpus
 from infercast.hardware.host import MEASURED, HostProbe, probe_of, read_probe
 from infercast.hardware.load import is_modelled
-from infercast.lazy_classes import dataclass, fields, replace
+from infercast.lazy_classes import TypedDict, dataclass, fields, replace
 from infercast.models.images import parse_images
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states

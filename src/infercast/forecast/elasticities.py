@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from math import log
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from infercast.engines.base import Deployment
 from infercast.errors import require
@@ -23,7 +23,7 @@ from infercast.forecast.slo import Slo, parse_slo
 from infercast.forecast.sweep import POWER, Point, Tell, changed_points, point_of
 from infercast.forecast.system import system_of
 from infercast.hardware.gpu import FORMATS, PROPERTIES
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.shown import ResultMixin
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise, product
 from math import ceil, inf
 from operator import mul
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from infercast.forecast.slo import Slo, keeps
 from infercast.forecast.steady import full_rate
 from infercast.forecast.system import System, fleet_of
 from infercast.forecast.uncertainty import longest_taken
-from infercast.lazy_classes import replace
+from infercast.lazy_classes import NamedTuple, replace
 from infercast.serve import Workload
 from infercast.serve.fleet.pool import Outages, same_engines
 from infercast.serve.workload.synthetic import extended

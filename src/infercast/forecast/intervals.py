@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import exp, hypot, inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from infercast.forecast import uncertainty
 from infercast.forecast.run import Outcome, SimulatedRun
 from infercast.forecast.slo import NAMES, Array, Percentiles, quantile
 from infercast.forecast.system import System, busiest
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Replica, Workload
 from infercast.serve.record import ServedRequests
 from infercast.serve.step import ChangedTimer, HostCost, StepEstimate, StepTimer, estimated

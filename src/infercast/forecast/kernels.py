@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from math import inf
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,7 +16,7 @@ from infercast.engines.speculation import Drafting
 from infercast.engines.timer import DRAFT_GAPS, GAPS, KernelTimer
 from infercast.errors import InputError
 from infercast.forecast.deploy import Deployable, DeployOptions, GpuSource, ModelSource, deploy, resolve_deployment
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.models.lower import attention_calls, head_calls, token_calls, verify_calls
 from infercast.ops import Call
 from infercast.ops.op import rejection, tensor_rate_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from infercast.engines.base import Deployment, check_nodes
 from infercast.engines.settings import Settings, changed
@@ -35,7 +35,7 @@ from infercast.forecast.steady import LATE, State
 from infercast.forecast.system import System, system_of
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import with_topology
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig, check_layout, stage_layers
 from infercast.predict.estimate import basis_of, kind_of

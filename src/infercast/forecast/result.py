@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from math import ceil, inf, isfinite, log, log10
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from infercast.forecast.slo import (
 from infercast.forecast.steady import room_for
 from infercast.forecast.system import DECODE, PREFILL
 from infercast.forecast.uncertainty import EIGHTY, odds_within, slower_by
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.models.lower import attention_calls, head_calls, token_calls
 from infercast.ops import Call
 from infercast.predict.roofline import pipe_limits

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from infercast.forecast.slo import QUANTITIES, Array, Percentiles, latency_of, p
 from infercast.forecast.steady import CUT, FILLING, LATE, LONG, OVERLOADED, STABLE, State, SteadyState
 from infercast.forecast.system import DECODE, Run, ServingPool, System, busiest
 from infercast.hardware.gpu import is_left_open
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.lower import DRAFT_PREFIX
 from infercast.predict.estimate import kind_of
 from infercast.serve import Record, Workload

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice, product
 from math import ceil, inf, log
-from typing import NamedTuple
 
 import numpy as np
 
 from infercast.forecast.slo import Array, Slo, quantile
 from infercast.forecast.uncertainty import Batches, redraw
+from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Replica, Request, Workload, simulate
 from infercast.serve.record import ServedRequests
 from infercast.units import format_seconds

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from infercast.engines.base import Deployment, shared_seconds
 from infercast.engines.timer import KernelTimer
 from infercast.errors import InputError, require
 from infercast.hardware.load import networks
+from infercast.lazy_classes import NamedTuple
 from infercast.predict.families.collective import NETWORK_EFFICIENCY
 from infercast.serve import Record, Replica, Workload, simulate
 from infercast.serve.fleet.pool import MOST_ENGINES, Outages, Pool, same_engines, simulate_fleet

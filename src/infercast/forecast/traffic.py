@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from os import PathLike
-from typing import NamedTuple
 
 import numpy as np
 
 from infercast.forecast.slo import Array, Percentiles, percentiles
+from infercast.lazy_classes import NamedTuple
 from infercast.serve import Request, Workload
 from infercast.serve.workload.distributions import QUANTILES
 

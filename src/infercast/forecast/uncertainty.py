@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import hypot, inf, log, sqrt
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from infercast.forecast.kernels import StepCost, average_step
 from infercast.forecast.progress import note_cut, time_left
 from infercast.forecast.slo import FRACTIONS, NAMES, Array, percentiles, quantile
 from infercast.hardware.load import is_modelled
+from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.record import PhaseTotals, ServedRequests
 from infercast.serve.workload.synthetic import redrawn

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from infercast.bundled import DATA, read_data
 from infercast.errors import FileFormatError, InputError, UnknownNameError, near_names, reading
 from infercast.hardware.gpu import TOPOLOGIES, Gpu
 from infercast.hardware.host import MEASURED, host_cpus
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.units import GIB, GIGA, KIB, MIB, MICRO, TERA
 
 TENSOR_DTYPES = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")

@@ -6,9 +6,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from infercast.errors import InputError, require
+from infercast.lazy_classes import NamedTuple
 from infercast.ops import Call, Collective, EncoderAttention, Gemm
 from infercast.ops.op import bytes_of, copy, gated_activation, norm, plain_activation, rope, strided_copy, weighted_sum
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.ops import Call, Gemm
 from infercast.ops.op import DEFAULT_LIBRARY, Quantity, Size, bytes_of, quantise
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from infercast.bundled import DATA, read_data
 from infercast.hardware import Gpu, load_gpu
-from infercast.lazy_classes import dataclass, field, fields, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, fields, replace
 from infercast.ops import Collective, Gemm, MoE, Op
 from infercast.ops.op import BYTES, Quantity, bytes_of, quantise, tensor_rate_of
 from infercast.predict.array_api import Array, miss_share

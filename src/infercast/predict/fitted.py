@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from numpy.lib.npyio import NpzFile
 
 from infercast.errors import FileFormatError, InputError
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.predict.families import FAMILIES
 
 Array = npt.NDArray[Any]

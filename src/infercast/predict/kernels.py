@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from math import exp, inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from infercast.bundled import DATA
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import ratio_bounds
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.ops import Op
 from infercast.predict.array_api import Array, Arrays, Kit, Number, Physics, Plain, kit_of
 from infercast.predict.estimate import Estimate

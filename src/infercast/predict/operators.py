@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, exp, hypot, log, log2
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.bundled import DATA, read_data
 from infercast.errors import InputError, UnknownNameError
 from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.load import is_modelled
-from infercast.lazy_classes import replace
+from infercast.lazy_classes import NamedTuple, replace
 from infercast.ops import Gemm, Op
 from infercast.ops.op import bytes_of
 from infercast.ops.tensor import SDPA_KERNELS, Conv2d, Lstm, Product, Sdpa, TensorOp, kind_named, kinds

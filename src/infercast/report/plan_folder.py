@@ -10,7 +10,7 @@ from functools import cache
 from html import escape
 from math import ceil, floor, log10
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.bundled import DATA, read_data
 from infercast.engines.base import Engine, engine_named, package_of
@@ -21,7 +21,7 @@ from infercast.forecast.plan.evaluate import BenchmarkCheck, checks_of
 from infercast.forecast.plan.question import Plan, deployed
 from infercast.forecast.system import DECODE, PREFILL
 from infercast.hardware import Gpu, load_gpu
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.report.deployment import flag_words, repository_of
 from infercast.report.files import write_whole
 from infercast.report.plan import candidates_csv

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import accumulate
-from typing import NamedTuple
 
+from infercast.lazy_classes import NamedTuple
 from infercast.serve.cache.blocks import BlockAllocation
 from infercast.serve.loop import Loop, worth_timing
 from infercast.serve.record import MOST_NOTED_ENDS, Numbers

@@ -9,12 +9,12 @@ from copy import copy
 from itertools import chain, zip_longest
 from math import inf, isnan
 from struct import pack
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve.cache.tiers import TierTotals
 from infercast.serve.scheduler.base import Sequence
 from infercast.serve.speculation import DraftCounts

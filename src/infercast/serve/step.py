@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from operator import add
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 
 Prompts = Sequence[tuple[int, int]]  # (new, computed) tokens of each sequence
 Contexts = Callable[[], list[int]]  # Returns the computed tokens of each sequence in a group; evaluated lazily

@@ -6,10 +6,10 @@ import math
 from functools import lru_cache
 from itertools import accumulate, repeat
 from operator import add
-from typing import NamedTuple
 
 import numpy as np
 
+from infercast.lazy_classes import NamedTuple
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.step import HostCost, StepEstimate, StepShape, estimated, host_cost_of
 

@@ -14,11 +14,11 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import infercast
 from infercast.bundled import read_data
 from infercast.errors import InputError
+from infercast.lazy_classes import NamedTuple
 from infercast.units import json_text
 from infercast.web.answers import answer
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from infercast.engines.host import HostCosts, Launch, next_size
 from infercast.engines.sglang.settings import ResolvedSglang, facts_of
 from infercast.engines.speculation import Drafting
 from infercast.hardware import Gpu
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers.mixer import GroupedAttention, LatentAttention

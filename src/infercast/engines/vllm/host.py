@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from infercast.engines.vllm.kernels import default_block_size, packs_experts
 from infercast.engines.vllm.kv_cache import ALL, NONE, kv_layout
 from infercast.engines.vllm.settings import ResolvedSettings
 from infercast.hardware import Gpu
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import attention_calls, token_calls
 from infercast.models.mixers.mixer import SequenceBatch

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from math import ceil, lcm
-from typing import Any, NamedTuple
+from typing import Any
 
 from infercast.engines.memory import KvLayout, host_link
 from infercast.engines.speculation import MTP
 from infercast.engines.vllm.versions import EngineVersion, Rule
 from infercast.errors import InputError, UnknownNameError, require
 from infercast.hardware import Gpu
-from infercast.lazy_classes import replace
+from infercast.lazy_classes import NamedTuple, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.mixers.mixer import Cache, GroupedAttention
 from infercast.models.read import read_object

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from infercast.engines.vllm.settings import EngineSettings, ResolvedSettings
 from infercast.engines.vllm.versions import MEASURED, Rule, engine_version
 from infercast.errors import DoesNotFitError, InputError, require
 from infercast.hardware import Gpu
+from infercast.lazy_classes import NamedTuple
 from infercast.models.feed_forward import ExpertFeedForward
 from infercast.models.layout import ParallelLayout
 from infercast.models.lower import lora_calls, step_calls

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import exp, log
-from typing import NamedTuple
 
 from infercast.errors import InfercastError
 from infercast.forecast.cost import hourly
@@ -24,7 +23,7 @@ from infercast.forecast.progress import note_cut, time_left
 from infercast.forecast.result import Forecast, prices_of
 from infercast.forecast.run import PoolRun
 from infercast.forecast.system import System
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.serve import Replica
 from infercast.serve.scheduler.base import FcfsPolicy
 from infercast.serve.workload.api_server import ServerCosts

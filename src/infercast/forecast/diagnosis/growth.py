@@ -8,7 +8,6 @@ the step timer says, times what they took longer in the run.
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.run import PoolRun, drafts_of
 from infercast.forecast.simulate import most_of_engines, most_of_servers
 from infercast.forecast.system import PREFILL, busiest
+from infercast.lazy_classes import NamedTuple
 
 NEARLY = 0.9  # Of the rate with all GPU time taken: queues have no end before it
 

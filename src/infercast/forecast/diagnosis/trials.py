@@ -7,7 +7,6 @@ ones. The error of a ratio is estimated by leaving out one block of requests aft
 from __future__ import annotations
 
 from math import ceil, exp, hypot, log
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from infercast.forecast.slo import NAMES, QUANTITIES, Array, Limit, quantile
 from infercast.forecast.steady import FILLING, OVERLOADED
 from infercast.forecast.system import System, busiest
 from infercast.forecast.uncertainty import EIGHTY, in_system, kernel_widths
-from infercast.lazy_classes import replace
+from infercast.lazy_classes import NamedTuple, replace
 from infercast.serve import Workload
 from infercast.serve.record import ServedRequests
 

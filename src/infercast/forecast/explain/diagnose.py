@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import inf, prod
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from infercast.forecast.result import Forecast
 from infercast.forecast.run import outcome_of
 from infercast.forecast.simulate import simulate
 from infercast.hardware import Gpu, load_gpu
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.ops import Attention, Op
 from infercast.ops.op import BYTES, copy
 from infercast.predict.ceilings import AtCeiling, Ceilings, Signature, default_ceilings, signature_of

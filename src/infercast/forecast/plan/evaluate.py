@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from math import ceil, inf
-from typing import NamedTuple
 
 from infercast.errors import InfercastError
 from infercast.forecast.intervals import Intervals, forecast_intervals
@@ -20,7 +19,7 @@ from infercast.forecast.simulate import most_requests_per_second, simulate_syste
 from infercast.forecast.slo import served_headroom
 from infercast.forecast.steady import CLEAR, FAR_BEYOND, MISSED
 from infercast.forecast.system import System, system_of, two_pools
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.serve import Workload
 from infercast.serve.record import ServedRequests
 from infercast.serve.workload.synthetic import dealt_out, synthetic_workload

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from infercast.forecast.system import DEFAULT_LINK
 from infercast.hardware import Gpu
 from infercast.hardware.gpu import LEAST_POWER
 from infercast.hardware.load import Server
-from infercast.lazy_classes import dataclass, field, replace
+from infercast.lazy_classes import NamedTuple, dataclass, field, replace
 from infercast.models.layout import ParallelLayout
 from infercast.models.spec import ModelConfig
 from infercast.predict.board_power import board_power

@@ -30,7 +30,6 @@ from functools import cache, lru_cache, partial
 from itertools import groupby, product
 from math import ceil, floor, inf, log, sqrt
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 
@@ -49,6 +48,7 @@ from infercast.forecast.plan.question import (
 )
 from infercast.forecast.slo import Limit, Slo
 from infercast.forecast.system import link_between
+from infercast.lazy_classes import NamedTuple
 from infercast.models.spec import ModelConfig
 from infercast.ops.op import tensor_rate_of
 from infercast.serve.step import StepEstimate

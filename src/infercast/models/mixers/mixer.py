@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.models.layout import Shard
 from infercast.ops import Attention, Call, Collective, EncoderAttention, Gemm
 from infercast.ops.op import (

@@ -9,9 +9,9 @@ prompts and decoding sequences apart; groups that do not divide over the GPUs mu
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from infercast.lazy_classes import dataclass
+from infercast.lazy_classes import NamedTuple, dataclass
 from infercast.models.layout import Shard
 from infercast.models.mixers.mixer import Cache, Mixer, SequenceBatch
 from infercast.ops import Call, Collective, Gemm, Scan, ShortConvolution, StateUpdate

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import ceil, log2
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from infercast.hardware import Gpu
 from infercast.hardware.load import facts_of
-from infercast.lazy_classes import replace
+from infercast.lazy_classes import NamedTuple, replace
 from infercast.ops import Attention, EncoderAttention
 from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict.array_api import Kit, Number, Physics, Plain, kit_of

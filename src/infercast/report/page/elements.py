@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape, unescape
 from importlib import resources
-from typing import NamedTuple
 
 from infercast import __version__
 from infercast.forecast.result import Forecast
 from infercast.glossary import Term, glossary, spellings
+from infercast.lazy_classes import NamedTuple
 from infercast.report.files import today
 from infercast.report.forecast import CLASS_FIELDS, TURN_FIELDS, session_rows
 from infercast.report.terminal import cells

@@ -16,8 +16,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
+from infercast.lazy_classes import NamedTuple
 from infercast.serve.loop import Replica
 from infercast.serve.step import Contexts, Prompts, StepEstimate, StepShape, StepTimer, estimated, groups_of
 

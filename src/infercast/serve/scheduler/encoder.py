@@ -7,8 +7,8 @@ step or an earlier one. What the encoder computed is kept until no request needs
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+from infercast.lazy_classes import NamedTuple
 from infercast.serve.scheduler.base import Plan
 from infercast.serve.step import StepEstimate
 from infercast.serve.workload.request import NEVER, Image

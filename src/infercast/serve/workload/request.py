@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import NamedTuple
 
 from infercast.errors import InputError, UnknownNameError
-from infercast.lazy_classes import dataclass, replace
+from infercast.lazy_classes import NamedTuple, dataclass, replace
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.shown import ResultMixin
 from infercast.units import format_many
