@@ -63,6 +63,12 @@ def test_layouts(answered: Any) -> None:
     assert "TP2" in text
 
 
+def test_layouts_take_the_host_that_they_are_served_by(answered: Any) -> None:
+    words = ("layouts", "qwen2.5-7b", "--gpu", "a100-sxm", "--gpus", "1", *LOAD, "--json")
+    usual, slower = (answered(*words, *more).json[0]["ttft_ms"]["mean"] for more in ((), ("--host", "xeon-e5-1650-v3")))
+    assert slower > usual
+
+
 def test_layouts_by_the_roofline_are_bounds(answered: Any) -> None:
     words = ("layouts", "qwen2.5-7b", "--gpu", "a100-sxm", "--gpus", "1", "--predictor", "roofline", *LOAD[:6])
     (row,) = answered(*words, "--json").json

@@ -47,7 +47,7 @@ LAYOUTS = 0.8  # Share of the time that they take; what limits the best of them 
     option_table.OPTIONS["output_len"]._replace(default=str(NUM_OUTPUT)),
     *("router", option_table.WORKLOAD, option_table.COST),
     "quantization kv_cache_dtype network engine max_num_batched_tokens max_num_seqs max_model_len speculative_config",
-    "acceptance setting pcie_topology api_server predictor calibration",
+    "acceptance setting pcie_topology api_server predictor host calibration",
     option_table.TIME,
 )
 def layouts_command(ctx: options.Context, *, model: str, form: outputs.Form, **given: Any) -> None:
