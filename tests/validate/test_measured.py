@@ -199,3 +199,11 @@ def test_damaged_gzip(tmp_path: Path, spoil: Any) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert refuse(tmp_path / "no.json").startswith("cannot be read: ")
     assert refuse(tmp_path).startswith("cannot be read: ")
+
+
+def test_clients_of_a_closed_loop_begin_as_they_did(document: Any, write: Any) -> None:
+    rows = document["runs"][1]["requests"]  # sent every 0.1 s
+    document["runs"] = [{"kind": "closed", "clients": 3, "requests": rows}]
+    (run,) = read_measured(write(document)).runs
+    assert run.workload.concurrency == 3
+    assert [round(each.arrival, 6) for each in run.workload.requests] == [0.0, 0.1, 0.2, 0.2, 0.2, 0.2]

@@ -218,8 +218,12 @@ def _workload(run: Fields, requests: list[Request]) -> Workload:
     name = next((each for each in ("clients", "concurrency") if each in run), None)
     if name is None:
         return Workload(tuple(requests), description=description)
-    at_once = (replace(request, arrival=0.0) for request in requests)
-    return Workload(tuple(at_once), concurrency=run.at_least(name, 1), description=description)
+    clients = run.at_least(name, 1)
+    begun = max(
+        request.arrival for request in requests[:clients]
+    )  # One after the other, as fast as their program sends
+    first = (replace(request, arrival=min(request.arrival, begun)) for request in requests)
+    return Workload(tuple(first), concurrency=clients, description=description)
 
 
 def _rate(run: Mapping[str, Any], arrival: npt.NDArray[Any]) -> float:
