@@ -37,14 +37,8 @@ def whole_number(text: str) -> int:
 
 def format_seconds(seconds: float) -> str:
     """Three significant digits with the unit that fits: ``17.7 ms``."""
-    if not math.isfinite(seconds):
-        return "-"
-    for unit, scale in (("s", 1.0), ("ms", MILLI)):
-        if _reaches(seconds, scale):
-            return f"{_three_digits(seconds / scale)} {unit}"
-    if abs(seconds) < NOTHING:  # what is left of two numbers that are equal
-        return "0 us"
-    return f"{_three_digits(seconds / MICRO)} us"
+    # What is left of two numbers that are equal is shown as nothing.
+    return "0 us" if abs(seconds) < NOTHING else _in_units(seconds, {"s": 1.0, "ms": MILLI, "us": MICRO})
 
 
 def format_bytes(count: float) -> str:
@@ -94,7 +88,7 @@ def format_watts(watts: float) -> str:
 
 def format_grams(grams: float) -> str:
     """Three significant digits: ``12.3 g``, ``1.20 kg``."""
-    return f"{_three_digits(grams / 1e3)} kg" if _reaches(grams, 1e3) else f"{_three_digits(grams)} g"
+    return _in_units(grams, {"kg": 1e3, "g": 1.0})
 
 
 def format_dollars(amount: float) -> str:
