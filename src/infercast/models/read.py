@@ -64,7 +64,7 @@ def _is_a_layer(value: list[Any] | str) -> bool:
 def read_object(text: str, what: str) -> dict[str, Any]:
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
         raise InputError(f"{what} must be a JSON object, not {text[:80]!r}")

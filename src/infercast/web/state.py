@@ -26,6 +26,7 @@ from infercast.forecast.system import System, system_of
 from infercast.hardware import gpu_names, load_gpu
 from infercast.hardware.host import host_cpu
 from infercast.models.library import bundled_config, bundled_name, checkpoint
+from infercast.models.read import read_object
 from infercast.serve import Workload
 from infercast.serve.workload.request import refuse_too_long
 from infercast.units import whole_number
@@ -331,11 +332,7 @@ def settings_of(asked: Asked) -> Settings:
 
 def check_draft(text: str) -> None:
     """Refuse a draft model that is the name of a file."""
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InputError(f"speculative_config must be a JSON object, not {text[:60]!r}") from None
-    model = config.get("model") if isinstance(config, dict) else None
+    model = read_object(text, "speculative_config").get("model")
     if model is None:
         return
     if not isinstance(model, str) or not (bundled_name(model) or PUBLISHED.fullmatch(model)) or os.path.exists(model):
