@@ -86,7 +86,7 @@ def reading(path: object, kind: str, *others: type[Exception]) -> Iterator[None]
 
 
 def read_json(path: Path, kind: str = "JSON", most: int = 2**29) -> dict[str, Any]:
-    """The one object that a JSON file of at most so many bytes holds, gzipped or not."""
+    """The one object that a JSON file of ``most`` bytes at most holds, gzipped or not."""
     import gzip  # noqa: PLC0415 - many commands read no file
     import json  # noqa: PLC0415
     import zlib  # noqa: PLC0415

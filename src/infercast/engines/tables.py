@@ -101,7 +101,7 @@ def kept_by(about: object, read: Read, write: Write) -> Iterator[None]:
 
 
 def write_shelves(most: int = 4 * 2**20) -> None:
-    """With those that others have written meanwhile, unless that is more than so many bytes."""
+    """With those that others have written meanwhile, unless that is more than a number of bytes."""
     for (_, read, write), (shelf, _, _) in product(_kept, _shelves.values()):
         if shelf.has_grown and shelf.name:
             both = Shelf(shelf.name, read(shelf.name)).grids | shelf.grids

@@ -1,6 +1,6 @@
 """Sparse attention: token indexers (DeepSeek-V3.2), compressed keys (DeepSeek-V4), blocks (MiniMax-M3).
 
-Facts of vLLM 0.25. Every GPU runs the whole indexer (``layers/sparse_attn_indexer.py``), whose keys are cached in fp8
+Facts of vLLM 0.25. Every GPU runs the whole indexer (``layers/sparse_attn_indexer.py``), its keys cached in fp8
 with a scale, and the whole compressor (``models/deepseek_v4/compressor.py``), in the base format; what tokens bring
 waits in fp32 until an entry is complete. Prompts of latents run as decoding does, also short ones
 (``v1/attention/backends/mla/*_sparse.py``). DeepSeek-V4 compresses four tokens to an entry and lets an indexer choose
