@@ -69,6 +69,8 @@ LIBRARIES = {
     "typer": {"cli"},
     "starlette": {"web"},
     "pydantic": {"emulate"},
+    "tokenizers": {"emulate"},
+    "jinja2": {"emulate"},
     "uvicorn": {"web", "emulate"},
     "h11": {"web"},
     "yaml": {"forecast", "report"},

@@ -51,6 +51,10 @@ class Connection(asyncio.Protocol):
         stream.sent = time.perf_counter()
         self._transport.write(stream.bytes)
 
+    def connection_lost(self, reason: Exception | None) -> None:
+        if self in self._idle:  # the server closes what is idle for five seconds
+            self._idle.remove(self)
+
     def data_received(self, data: bytes) -> None:
         self._stream.times += [time.perf_counter()] * data.count(b'"text":"')
         if data.endswith(b"0\r\n\r\n"):

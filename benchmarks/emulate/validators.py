@@ -10,6 +10,7 @@ import copy
 import os
 import random
 import sys
+from types import SimpleNamespace
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 sys.path.insert(0, os.environ["VLLM_TREE"])
@@ -34,11 +35,11 @@ BOTH = {
     "include_stop_str_in_output": TRUTHS, "skip_special_tokens": TRUTHS, "use_beam_search": [False, None, "no"],
     "user": TEXTS, "cache_salt": TEXTS, "request_id": TEXTS,
     "stop": ["a", "", None, ["a"], ["a", ""], ["a"] * 4, ["a"] * 5, [1], 5, {}],
-    "stop_token_ids": [[], [1, 2], ["3"], ["x"], None, 5, [1.5]],
+    "stop_token_ids": [[], [1, 2], ["3"], ["x"], None, 5, [1.5], [151935], [151936], [-1]],
     "stream_options": [None, {}, {"include_usage": True}, {"include_usage": "x"}, {"continuous_usage_stats": 1},
                        [], "x"],
-    "logit_bias": [None, {}, {"5": 1}, {"a": 1}, {"5": "x"}, {"5": "1"}, {"5": 200}, [1]],
-    "bad_words": [[], ["a"], [""], "a", [1], None], "allowed_token_ids": [None, [], [1], ["x"], 5],
+    "logit_bias": [None, {}, {"5": 1}, {"a": 1}, {"5": "x"}, {"5": "1"}, {"5": 200}, [1], {"151936": 1}, {"-1": 1}],
+    "bad_words": [[], ["a"], [""], "a", [1], None], "allowed_token_ids": [None, [], [1], ["x"], 5, [151936]],
     "response_format": [
         None, {"type": "text"}, {"type": "json_object"}, {"type": "json"}, {"type": "json_schema"}, {},
         {"type": "json_schema", "json_schema": SCHEMA}, {"type": "json_schema", "json_schema": {}},
@@ -72,10 +73,11 @@ CHAT = {
 TEXT = {
     "prompt": ["", None, "a", [], [1, 2], [-1], ["a"], ["a", 1], [[1], [2]], [[]], [1.5], [True], 5, {"a": 1}, [""],
                ["a"] * 1025, [[1], "a"], [["a"]], ["1", 2]],
-    "logprobs": WHOLE, "suffix": TEXTS,
+    "logprobs": [*WHOLE, 20, 21],
 }  # fmt: skip
 
 ROOM = 1000  # Tokens for an answer without a limit
+MODEL = SimpleNamespace(max_logprobs=20, get_vocab_size=lambda: 151936)
 
 
 def draw(chance: random.Random) -> tuple[str, dict]:
@@ -97,7 +99,9 @@ def theirs(kind: str, body: dict) -> str | None:
         else:
             asked = CompletionRequest.model_validate(body)
             most = asked.max_tokens
-        asked.to_sampling_params(ROOM if most is None else most, {})
+        found = asked.to_sampling_params(ROOM if most is None else most, {})
+        for check in ("logprobs", "logit_bias", "stop_token_ids", "allowed_token_ids"):
+            getattr(found, f"_validate_{check}")(MODEL)
     except Exception as problem:
         return f"{type(problem).__name__}: {str(problem)[:160]}"
     return None
@@ -106,6 +110,7 @@ def theirs(kind: str, body: dict) -> str | None:
 def ours(kind: str, body: dict) -> str | None:
     try:
         asked = read(Chat if kind == "chat" else Completion, body)
+        asked.check(MODEL.get_vocab_size(), [])
         if asked.wanted().min_tokens > (ROOM if asked.most is None else asked.most):
             return "min_tokens"
     except InputError as problem:

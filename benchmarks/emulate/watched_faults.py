@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import infercast
-from infercast.calibration.learn import judge
+from infercast.calibration.learn import SAID, judge
 from infercast.emulate.emulator import Call, Emulator
 from infercast.engines.base import Deployment, engine_named
 from infercast.forecast.simulate import most_requests_per_second
@@ -26,10 +26,6 @@ from infercast.serve.workload.synthetic import synthetic_workload
 
 PLACES = ("qwen3-0.6b", "h200-sxm"), ("llama-3.1-8b", "h200-sxm"), ("qwen3-8b", "h100-sxm"), ("phi-4", "a100-sxm")
 KINDS = ("slow_host", "slow_gpu", "queue", "cache", "flag", "none")
-WORDS = {
-    "slow_host": ("host time",), "slow_gpu": ("GPU time",), "queue": ("saturated",), "cache": ("prefix hits",),
-    "flag": ("--max-num-seqs is", "--gpu-memory", "--enable-prefix"), "none": (),
-}  # fmt: skip
 FLAGS: tuple[dict[str, Any], ...] = (
     {"max_num_seqs": 16}, {"gpu_memory_utilization": 0.5}, {"enable_prefix_caching": False}, {"max_num_seqs": 8},
     {"gpu_memory_utilization": 0.6},
@@ -101,7 +97,7 @@ def main(words: list[str] | None = None) -> int:
         real = infercast.deploy(fault.model, fault.gpu, settings) if fault.flag else expected
         found = judge(expected, *metrics_of(real, fault, rate, number), lambda _: None).deviations
         told = " | ".join(found)
-        is_right = not found if kind == "none" else bool(found) and any(each in found[0] for each in WORDS[kind])
+        is_right = not found if kind == "none" else bool(found) and any(each in found[0] for each in SAID[kind])
         right += is_right
         print(
             f"{'ok  ' if is_right else 'MISS'} {time.process_time() - began:4.1f} s {fault.words}: {told}", flush=True

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 EXTRAS = {
     "web": ("starlette", "uvicorn", "pydantic"), "report": ("matplotlib",), "fit": ("catboost", "pandas", "pyarrow"),
     "measure": ("torch", "pandas", "pyarrow"), "ray": ("ray",), "trace": ("torch",),
+    "tokenizer": ("tokenizers", "jinja2"),
 }  # Packages that some questions need, as pyproject.toml has them  # fmt: skip
 
 

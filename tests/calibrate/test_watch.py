@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from math import inf
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import infercast.calibration.learn as watch_module
 from infercast.calibration.learn import Watched, between, fetch, judge, lengths_of
 from infercast.calibration.readers import parse_metrics
+from infercast.cli.commands.calibrate import export, metrics_page
 from infercast.cli.main import run
 from infercast.emulate.emulator import Call, Emulator
 from infercast.engines.base import Deployment, engine_named
@@ -120,3 +122,23 @@ def test_spread_of_a_histogram() -> None:
     assert found.mean == 200
     assert 50 < found.spread < 200
     assert between({}, values)["x_count", ""] == 100.0
+
+
+def test_prometheus_reads_what_is_measured_and_forecast(capsys: pytest.CaptureFixture[str]) -> None:
+    found, seen, looks = watched(host=1.2), list[str](), iter([False, False, True])
+
+    def look() -> Watched:
+        url = re.search(r"http://\S+/metrics", capsys.readouterr().err)
+        seen.extend([fetch(url[0].removesuffix("/metrics"))] if url else [])
+        return found
+
+    export(look, "127.0.0.1", 0, ends=lambda: next(looks))
+    assert seen == [metrics_page(None)]
+    page = metrics_page(found)
+    values = {name: value for (name, _), value in parse_metrics(page).items()}
+    assert values["infercast:watch_up"] == 1
+    assert 'infercast:watch_deviation{cause="slow_host"} 1' in page
+    assert 'infercast:watch_deviation{cause="queue"} 0' in page
+    assert 'infercast:watch_measured{quantity="tpot_mean"}' in page
+    with pytest.raises(InputError, match="--metrics-port 99999"):
+        export(look, "127.0.0.1", 99999)

@@ -1,6 +1,8 @@
 """A gateway as people run it, Caddy, in front of three emulated replicas of which one crashes."""
 
 import contextlib
+import inspect
+import json
 import re
 import shutil
 import socket
@@ -13,6 +15,7 @@ import httpx
 import pytest
 import yaml
 
+from infercast.cli.commands import calibrate
 from infercast.emulate.server import emulator
 
 CADDY = shutil.which("caddy", path=sysconfig.get_path("scripts")) or shutil.which("caddy")
@@ -57,13 +60,27 @@ def test_a_gateway_goes_round_a_replica_that_crashes(tmp_path: Path) -> None:
         assert sum(map(finished, urls)) == 13
 
 
-def test_files_of_a_fleet_are_yaml_and_ask_for_metrics_that_there_are() -> None:
-    with emulator("qwen3-0.6b", "h200-sxm", speed=20) as url:
+def test_files_of_a_fleet_ask_for_metrics_that_there_are() -> None:
+    with emulator("qwen3-0.6b", "h200-sxm", speed=20, faults=[{"kind": "refuse", "share": 1e-9}]) as url:
         httpx.post(f"{url}/v1/completions", json=QUESTION)
-        shown = httpx.get(f"{url}/metrics").text
+        httpx.post(f"{url}/faults", json={"kind": "refuse", "count": 1})
+        httpx.post(f"{url}/v1/completions", json=QUESTION)
+        shown = httpx.get(f"{url}/metrics").text + inspect.getsource(calibrate.metrics_page)
     asked = set()
-    for path in FLEET.glob("*.yaml"):
-        assert [*yaml.safe_load_all(path.read_text())]
-        asked |= set(re.findall(r"vllm:\w+", path.read_text()))
-    assert asked
-    assert all(name in shown for name in asked)
+    for path in [*FLEET.glob("*.yaml"), FLEET / "dashboard.json"]:
+        text = path.read_text()
+        assert [*yaml.safe_load_all(text)]
+        asked |= set(re.findall(r"(?:vllm|infercast):\w+", text))
+    assert {"vllm:num_requests_waiting", "infercast:watch_forecast", "infercast:lag_seconds"} <= asked
+    assert not [name for name in asked if name.replace("infercast:watch_", '"') not in shown]
+
+
+def test_the_dashboard_has_a_target_for_each_panel_and_no_panel_over_another() -> None:
+    panels = json.loads((FLEET / "dashboard.json").read_text())["panels"]
+    places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in panels]
+    assert len({*places}) == len(panels)
+    assert all(target["expr"] for each in panels for target in each["targets"])
+    exprs = ["".join(target["expr"] for target in each["targets"]) for each in panels]
+    assert (
+        sum("vllm:" in each and "infercast:watch_forecast" in each for each in exprs) == 2
+    )  # forecast beside measured

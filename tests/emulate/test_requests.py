@@ -1,6 +1,7 @@
 """Fields that clients send: each acts, or is refused as vLLM refuses it."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from infercast.emulate.answers import Wanted, answer_words, generate_text
 from infercast.emulate.server import emulator
+from infercast.errors import InputError
 
 ASKED = [{"role": "user", "content": "hello"}]
 PARAMETERS = {
@@ -69,6 +71,79 @@ def test_json_by_a_schema_is_as_long_as_answers_are(client: httpx.Client) -> Non
     assert chat(client, response_format=short)["usage"]["completion_tokens"] == 20
     chosen = chat(client, structured_outputs={"choice": ["yes", "no"]})["choices"][0]["message"]["content"]
     assert chosen in ("yes", "no")
+
+
+def test_values_keep_to_every_bound_of_a_schema() -> None:
+    number = {"type": "integer", "multipleOf": 7, "minimum": 50, "maximum": 60}
+    schema = {
+        "type": "object", "additionalProperties": number, "minProperties": 9, "required": ["more"],
+        "properties": {
+            "part": {"type": "number", "exclusiveMinimum": -5, "maximum": -4.5},
+            "day": {"type": "string", "format": "date"},
+            "plate": {"type": "string", "pattern": r"^[A-Z]{2}-\d{3}(a|b)[^x-z]?$"},
+            "seats": {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 3, "uniqueItems": True},
+            "node": {"$ref": "#/$defs/node"},
+            "both": {"allOf": [{"properties": {"x": {"const": 1}}}, {"required": ["y"]}]},
+        },
+        "$defs": {"node": {"properties": {"next": {"$ref": "#/$defs/node"}, "v": number}, "required": ["v"]}},
+    }  # fmt: skip
+    found = json.loads("".join(generate_text(Wanted(schema=schema), 3, 5, 10_000).tokens))
+    assert (found["more"], found["node"]["v"], len(found)) == (56, 56, 9)
+    assert -5 < found["part"] <= -4.5
+    assert re.fullmatch(r"[A-Z]{2}-\d{3}(a|b)[^x-z]?", found["plate"])
+    assert len({*found["seats"]}) == 3
+    assert found["both"]["x"] == 1
+    assert "y" in found["both"]
+    with pytest.raises(InputError, match="cannot be answered"):
+        generate_text(Wanted(pattern="(?=b)a"), 3, 5, 10)
+
+
+def test_words_numbers_and_names_of_tokens(client: httpx.Client) -> None:
+    ids = [client.post("/tokenize", json={"prompt": f" {each}"}).json()["tokens"][0] for each in ("the", "river")]
+    assert client.post("/detokenize", json={"tokens": ids[:1]}).json()["prompt"] == " the"
+    found = chat(client, allowed_token_ids=ids[:1], max_tokens=3, ignore_eos=True, return_token_ids=True)
+    assert found["choices"][0]["message"]["content"] == " the the the"
+    assert found["choices"][0]["token_ids"] == ids[:1] * 3
+    assert len(found["prompt_token_ids"]) == found["usage"]["prompt_tokens"]
+    without = chat(client, bad_words=["the"], max_tokens=99, ignore_eos=True)["choices"][0]["message"]["content"]
+    assert "the" not in without.split()
+    asked = {
+        "prompt": "one two",
+        "max_tokens": 2,
+        "echo": True,
+        "logprobs": 1,
+        "prompt_logprobs": 0,
+        "stream_interval": 5,
+    }
+    reply = client.post("/v1/completions", json=asked, headers={"x-request-id": "mine"}).json()
+    assert reply["id"] == "cmpl-mine"
+    assert reply["choices"][0]["logprobs"]["tokens"][:2] == ["one", " two"]
+    assert next(iter(reply["choices"][0]["prompt_logprobs"][1].values()))["decoded_token"]
+    told = [{"role": "assistant", "content": "So"}]
+    assert chat(client, messages=told, echo=True)["choices"][0]["message"]["content"].startswith("So ")
+
+
+def test_sglang_has_bounds_of_its_own() -> None:
+    with emulator("qwen3-0.6b", "h200-sxm", engine="sglang", speed=20) as url, httpx.Client(base_url=url) as client:
+        asked = {
+            "temperature": 3,
+            "stop": ["a"] * 9,
+            "regex": "(red|blue) [0-9]{2}",
+            "top_logprobs": 30,
+            "logprobs": True,
+        }
+        assert re.fullmatch("(red|blue) [0-9]{2}", chat(client, **asked)["choices"][0]["message"]["content"])
+        for wrong in (
+            {"top_k": 0},
+            {"repetition_penalty": 2.5},
+            {"tool_choice": "required"},
+            {"ebnf": "a"},
+            {"messages": []},
+        ):
+            assert client.post("/v1/chat/completions", json={"messages": ASKED, **wrong}).status_code == 400, wrong
+        two = client.post("/generate", json={"text": ["a", "b c"], "return_logprob": True, "rid": "r"}).json()
+        assert [each["meta_info"]["prompt_tokens"] for each in two] == [1, 2]
+        assert two[0]["meta_info"]["output_token_logprobs"]
 
 
 def test_equal_seeds_and_no_chance_say_the_same(client: httpx.Client) -> None:
@@ -136,7 +211,9 @@ def test_other_apis_tell_the_same_story(client: httpx.Client) -> None:
         {"stream_options": {"include_usage": True}}, {"response_format": {"type": "json"}},
         {"tools": TOOLS, "tool_choice": "wild"},
         {"min_tokens": 10**7}, {"messages": [{"content": "x"}]}, {"messages": [{"role": "user", "content": None}]},
-        {"structured_outputs": {}}, {"structured_outputs": {"regex": "a+"}}, {"seed": 2**63}, {"cache_salt": "a/b"},
+        {"structured_outputs": {}}, {"structured_outputs": {"regex": "(a"}}, {"structured_outputs": {"grammar": "a"}},
+        {"logit_bias": {"999999": 1}}, {"stop_token_ids": [-1]}, {"logprobs": True, "top_logprobs": 21},
+        {"chat_template": "x"}, {"seed": 2**63}, {"cache_salt": "a/b"},
     ],
     ids=str,
 )  # fmt: skip

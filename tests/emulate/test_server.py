@@ -106,7 +106,7 @@ def test_what_it_serves_and_how_it_goes(client: httpx.Client) -> None:
         ("/v1/completions", b'{"prompt": "a", "stream": "maybe"}', 400, "stream"),
         ("/v1/completions", b'{"model": "gpt-5", "prompt": "a"}', 404, "does not exist"),
         ("/v1/chat/completions", b'{"messages": "hi"}', 400, "messages"),
-        ("/generate", b'{"text": ["a", "b"]}', 400, "text must be"),
+        ("/generate", b"{}", 400, "text or input_ids"),
         ("/v1/nothing", b"{}", 404, "there is no"),
         ("/metrics", b"{}", 405, "POST"),
     ],
@@ -165,7 +165,7 @@ def test_a_client_that_reads_slowly_gets_everything_later() -> None:
 
         call = Call()
         emulated.start(call, 0, [1, 2, 3], 50, Wanted(ignore_eos=True))
-        call.write = Writer(call, Completions(1, "m", is_chat=False), send, is_stream=True).write
+        call.write = Writer(call, Completions("1", "m", is_chat=False), send, is_stream=True).write
         for number in range(100):
             now[0] = 0.01 * number
             emulated.catch_up()
@@ -182,6 +182,25 @@ def test_a_client_that_reads_slowly_gets_everything_later() -> None:
     assert sent[-1].endswith(b"data: [DONE]\n\n")
 
 
+def test_events_hold_as_many_tokens_as_asked() -> None:
+    now, sent = [0.0], list[bytes]()
+    emulated = Emulator(system_of(deploy("qwen3-0.6b", "h200-sxm")), parse_lengths("20", ""), clock=lambda: now[0])
+
+    async def send(message: Any) -> None:
+        sent.append(message["body"])
+
+    call = Call()
+    emulated.start(call, 0, [1, 2, 3], 22, Wanted(ignore_eos=True))
+    call.write = Writer(call, Completions("1", "m", is_chat=False), send, is_stream=True, every=10).write
+    for number in range(1000):
+        now[0] = 0.001 * number
+        emulated.catch_up()
+    texts = re.findall(rb'"text":"([^"]*)"', b"".join(sent))
+    counts = [text.count(b" ") for text in texts]
+    assert (counts[0], sum(counts)) == (1, 22)
+    assert min(counts[1:-1]) >= 10
+
+
 def test_a_broken_connection_does_not_stop_the_clock() -> None:
     now, sent = [0.0], list[bytes]()
     emulated = Emulator(system_of(deploy("qwen3-0.6b", "h200-sxm")), parse_lengths("20", ""), clock=lambda: now[0])
@@ -195,7 +214,7 @@ def test_a_broken_connection_does_not_stop_the_clock() -> None:
     for each in (broken, send):
         call = Call()
         emulated.start(call, 0, [1, 2, 3], 50, Wanted(ignore_eos=True))
-        call.write = Writer(call, Completions(1, "m", is_chat=False), each, is_stream=True).write
+        call.write = Writer(call, Completions("1", "m", is_chat=False), each, is_stream=True).write
     for number in range(100):
         now[0] = 0.01 * number
         emulated.catch_up()

@@ -332,6 +332,12 @@ def _source(replay: Replay, pairs: tuple[Pair, ...], left_out: tuple[Pair, ...],
     )  # fmt: skip
 
 
+SAID = {
+    "slow_host": ("host time",), "slow_gpu": ("GPU time",), "queue": ("saturated",), "cache": ("prefix hits",),
+    "flag": ("--max-", "--gpu-memory", "--enable-prefix"),
+}  # Words by which deviations tell causes  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Watched:
     seconds: float
@@ -344,6 +350,11 @@ class Watched:
     hits_before: float | None  # ... and before
     calibration: Calibration
     deviations: tuple[str, ...]
+
+    @property
+    def causes(self) -> dict[str, bool]:
+        """Whether each kind of cause is among its deviations."""
+        return {name: any(each in text for text in self.deviations for each in words) for name, words in SAID.items()}
 
 
 def fetch(url: str, path: str = "/metrics") -> str:
@@ -425,6 +436,8 @@ def lengths_of(values: Snapshot, name: str) -> Lengths:
 
 def judge(deployment: Deployment, first: str, second: str, seconds: float, tell: Callable[[str], None]) -> Watched:
     before, after = as_vllm(parse_metrics(first)), as_vllm(parse_metrics(second))
+    clocks = [total(each, "infercast:clock_seconds") for each in (before, after)]  # An emulated engine may run faster
+    seconds = clocks[1] - clocks[0] if clocks[0] else seconds
     values = between(before, after)
     count = round(total(values, "vllm:request_prompt_tokens_count"))
     if count < FEWEST:

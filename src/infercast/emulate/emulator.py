@@ -19,8 +19,8 @@ from zlib import crc32
 import numpy as np
 
 from infercast.bundled import read_data
-from infercast.emulate.answers import GeneratedText, Wanted, generate_text
-from infercast.emulate.prompts import Contents
+from infercast.emulate.answers import RULE, GeneratedText, Wanted, generate_text
+from infercast.emulate.prompts import Contents, Vocabulary
 from infercast.errors import InputError, require
 from infercast.forecast.intervals import forecast_intervals, slowed_timer
 from infercast.forecast.simulate import simulate_system
@@ -28,6 +28,7 @@ from infercast.forecast.system import System
 from infercast.serve.fleet.live import LiveSystem, Tokens
 from infercast.serve.fleet.pool import Engine
 from infercast.serve.loop import Loop
+from infercast.serve.scheduler.scheduler import Scheduler
 from infercast.serve.workload.classes import asking_for
 from infercast.serve.workload.distributions import LengthDistribution
 from infercast.serve.workload.request import Request, Segment, Workload
@@ -107,7 +108,9 @@ def metrics_of(family: str) -> dict[str, Any]:
     shown: dict[str, dict[str, str]] = read_data("engines/metrics.toml")
     about = {value: {"kind": kind, "help": text} for kind, rows in shown.items() for value, text in rows.items()}
     table = dict(read_data(f"engines/{family}/metrics.toml"))
-    rows = {name: row if isinstance(row, dict) else {"value": row} for name, row in table.pop("names").items()}
+    unused = {f"{family}:{name}": value for value, names in table.pop("unused", {}).items() for name in names.split()}
+    listed = {**table.pop("names"), **unused}
+    rows = {name: row if isinstance(row, dict) else {"value": row} for name, row in listed.items()}
     return {**table, "metric": [{"name": name, **row, **about[row["value"]]} for name, row in rows.items()]}
 
 
@@ -116,6 +119,7 @@ class Metrics:
 
     def __init__(self, family: str, model: str, engines: int, max_model_len: int) -> None:
         self._table = metrics_of(family)
+        self.is_lenient = bool(self._table.get("is_lenient"))  # Whether its API takes what others refuse
         self.engines = [EngineMetrics(self._table, max_model_len) for _ in range(engines)]
         escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         self._labels = [self._table["labels"].format(model=escaped, engine=number) for number in range(engines)]
@@ -154,6 +158,7 @@ class Stream:
     max_tokens: int
     wanted: Wanted
     seed: int
+    vocabulary: Vocabulary = RULE
     began: float = 0.0
     entered: float = 0.0  # When it had passed the API server
     first: float | None = None
@@ -192,9 +197,10 @@ class Emulator:
 
     def __init__(
         self, system: System, lengths: LengthDistribution, *, speed: float = 1.0, seed: int = 0,
-        clock: Callable[[], float] = time.monotonic, adapters: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic, adapters: Sequence[str] = (), vocabulary: Vocabulary = RULE,
     ) -> None:  # fmt: skip
         """``adapters``: names that clients may ask for."""
+        self.vocabulary = vocabulary
         self.adapters, self.is_asleep = tuple(adapters), False
         require(0 < speed <= 1000, "speed", "be above 0 and at most 1000", speed)
         self.system, self.speed, self._lengths = system, speed, lengths
@@ -207,7 +213,9 @@ class Emulator:
         settings: Any = last.deployment.settings
         self.max_model_len = int(last.replica.max_model_len or settings.max_model_len)
         model = last.deployment.model.name
-        self.metrics = Metrics(last.deployment.engine.family, model, len(last.engines.replicas), self.max_model_len)
+        self.family = last.deployment.engine.family
+        self.vocabulary_size = max(last.deployment.model.vocabulary, vocabulary.size)
+        self.metrics = Metrics(self.family, model, len(last.engines.replicas), self.max_model_len)
         host = last.deployment.host if last.deployment.over_http else None
         self._server = (0.0, 0.0) if host is None else (host.server_path, host.server_token)
         """Seconds of the API server for a request and each of its tokens, which an engine's own metrics leave out."""
@@ -253,17 +261,19 @@ class Emulator:
         else:
             random = np.random.default_rng(seed)
         natural = most if wanted.ignore_eos else max(wanted.min_tokens, int(self._lengths.sample(1, random)[0]))
-        answer = generate_text(wanted, seed, natural, most)
+        answer = generate_text(wanted, seed, natural, most, self.vocabulary)
         words = answer.tokens
-        segments, whole = self._contents.segments(ids)
+        told = [each ^ crc32(wanted.cache_salt.encode()) << 20 for each in ids] if wanted.cache_salt else ids
+        segments, whole = self._contents.segments(told)
         now = self.now() if came is None else came - self._lead
         name = hash(("answer", seed, self.live.num_requests))
         request = Request(
             now, len(ids), len(words), segments, name, declared=most, stops=len(words) < most, priority=priority
         )
         index = self.live.submit(asking_for(request, adapter), now)
-        self._contents.remember(ids, whole, words, (*segments, Segment(name, len(words))))
-        stream = Stream(request, answer, call, choice, most, wanted, seed, began=now)
+        answered = map(self.vocabulary.id_of, words)
+        self._contents.remember(told, whole, answered, (*segments, Segment(name, len(words))))
+        stream = Stream(request, answer, call, choice, most, wanted, seed, self.vocabulary, began=now)
         call.streams[index] = self._streams[index] = stream
         call.num_open += 1
         self._recent.append(request)
@@ -349,7 +359,9 @@ class Emulator:
                 stream.is_done = True
                 stream.call.num_open -= 1
                 del streams[index]
-                self._finish(stream, metrics, float(self.live.records[engine].started_at[index]))
+                scheduler = self.live.pools[-1].engines[engine].loop.scheduler
+                preempted = scheduler.preempted.pop(index, 0) if isinstance(scheduler, Scheduler) else 0
+                self._finish(stream, metrics, float(self.live.records[engine].started_at[index]), preempted)
             stream.call.fresh[stream] = calls[stream.call] = None
         for gap, number in gaps.items():
             metrics.observe("gap", gap, number)
@@ -363,14 +375,15 @@ class Emulator:
         stream.entered = stream.began + path + token * count
         metrics.observe("ttft", at - stream.entered)
 
-    def _finish(self, stream: Stream, metrics: EngineMetrics, started: float) -> None:
+    def _finish(self, stream: Stream, metrics: EngineMetrics, started: float, preempted: int) -> None:
         request, first = stream.request, stream.first or 0.0
         metrics.finished["length" if stream.text.reason == "length" else "stop"] += 1
-        metrics.counters["requests"] += 1
+        is_structured = stream.wanted.schema is not None or stream.wanted.choices or stream.wanted.pattern is not None
+        metrics.counters.update(requests=1, structured=int(bool(is_structured)))
         measured = {
             "n": len(stream.call.streams), "computed": request.num_input - stream.num_cached,
             "input": request.num_input, "output": request.num_output, "max_tokens": stream.max_tokens,
-            "e2e": stream.last - stream.entered, "queue": max(0.0, started - stream.entered),
+            "preempted": preempted, "e2e": stream.last - stream.entered, "queue": max(0.0, started - stream.entered),
             "inference": stream.last - started, "prefill": first - started, "decode": stream.last - first,
         }  # fmt: skip
         if request.num_output > 1:
@@ -400,12 +413,17 @@ class Emulator:
         replica = self.system.pools[-1].replica
         usage = scheduler.cache.num_held / replica.num_blocks
         block, counters = replica.kv_shape.block_size, metrics.counters
-        capacity = replica.num_blocks * block
+        capacity, memory = replica.num_blocks * block, self.system.pools[-1].deployment.memory
         seconds = max(1.0, self.now())
         running = len(scheduler.running)
         waiting = len(engine.outstanding) - running
         hits, awake = counters["prefix_hits"], float(not self.is_asleep)
         return {
+            "zero": 0, "nothing": 0, "capacity": capacity, "max_model_len": self.max_model_len,
+            "weights_gb": memory.weights / 1e9, "kv_gb": memory.kv_bytes / 1e9,
+            "decode_tokens": sum(each.num_tokens for each in scheduler.running),
+            "rejected": {"max_num_queued_reqs": 0, "max_num_queued_tokens": 0},
+            "cached_sources": {"device": hits} | dict.fromkeys(("host", "p2p", "disk", "external_unspecified"), 0),
             "waiting_by_reason": {"capacity": waiting, "deferred": 0},
             "sleep_state": {"awake": awake, "weights_offloaded": 1 - awake, "discard_all": 0},
             "prompt_sources": {

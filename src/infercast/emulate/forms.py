@@ -35,14 +35,34 @@ def _chosen(stream: Stream, begin: int) -> Iterator[tuple[str, float, list[tuple
         yield token, logprob(token, number), near[:count]
 
 
+def _of_prompt(stream: Stream) -> dict[str, Any]:
+    """What an answer tells of its prompt's tokens."""
+    wanted, found = stream.wanted, dict[str, Any]()
+    if wanted.prompt_logprobs is not None:
+        texts = [stream.vocabulary.decode([each]) for each in wanted.prompt]
+        found["prompt_logprobs"] = [None] + [
+            {str(each): {"logprob": logprob(text, number), "rank": 1, "decoded_token": text}}
+            for number, (each, text) in enumerate(zip(wanted.prompt[1:], texts[1:], strict=True))
+        ]
+    if wanted.returns_ids:
+        found["prompt_token_ids"] = [*wanted.prompt]
+    return found
+
+
+def _ids(stream: Stream, begin: int) -> dict[str, Any]:
+    """The numbers of the tokens since ``begin``, where they are asked for."""
+    tokens = stream.text.tokens[begin : stream.num_taken]
+    return {"token_ids": [*map(stream.vocabulary.id_of, tokens)]} if stream.wanted.returns_ids else {}
+
+
 class Completions:
     """OpenAI's completions and chats."""
 
     def __init__(
-        self, number: int, model: str, *, is_chat: bool, with_usage: bool = False, always_usage: bool = False
+        self, name: str, model: str, *, is_chat: bool, with_usage: bool = False, always_usage: bool = False
     ) -> None:
         self._is_chat, self._with_usage, self._always_usage = is_chat, with_usage, always_usage
-        name = f"{'chatcmpl' if is_chat else 'cmpl'}-{number:012x}"
+        name = f"{'chatcmpl' if is_chat else 'cmpl'}-{name}"
         self._common = {"id": name, "created": int(time.time()), "model": model}
         chunks = "chat.completion.chunk" if is_chat else "text_completion"
         self._head = f'data: {json_text({**self._common, "object": chunks})[:-1]}, "choices":['
@@ -58,6 +78,8 @@ class Completions:
         ended = f'"{reason}","stop_reason":{json_text(stop)}' if reason else "null"
         counted = f',"usage":{json_text(usage(stream.call))}' if self._always_usage else ""
         opened = f'{self._head}{{"index":{stream.choice},'
+        if stream.wanted.returns_ids:
+            ended += f",{json_text(_ids(stream, begin) | ({} if begin else _of_prompt(stream)))[1:-1]}"
         end = f'"logprobs":{told},"finish_reason":{ended}}}]{counted}}}\n\n'
         if not self._is_chat:
             return f'{opened}"text":{json_text(text)},{end}'
@@ -92,15 +114,22 @@ class Completions:
                 said = {"message": {"role": "assistant", "content": None, "tool_calls": calls}}
             told = None if stream.wanted.logprobs is None else self._logprobs(stream, 0)
             ends = {"finish_reason": stream.finish_reason, "stop_reason": stream.text.stop_reason}
-            choices.append({"index": stream.choice, **said, "logprobs": told, **ends})
+            of_prompt = _of_prompt(stream)
+            mine = _ids(stream, 0) if self._is_chat else {**_ids(stream, 0), **of_prompt}
+            choices.append({"index": stream.choice, **said, "logprobs": told, **ends, **mine})
         name = "chat.completion" if self._is_chat else "text_completion"
-        return {**self._common, "object": name, "choices": choices, "usage": usage(call)}
+        found = {**self._common, "object": name, "choices": choices, "usage": usage(call)}
+        return {**found, **of_prompt} if self._is_chat else found
 
     def failed(self, message: str) -> str:
         return f"data: {json_text(error(message, 'InternalServerError', 500))}\n\ndata: [DONE]\n\n"
 
     def _logprobs(self, stream: Stream, begin: int) -> dict[str, Any]:
         found = [*_chosen(stream, begin)]
+        if not begin and stream.wanted.echoes and not self._is_chat:
+            texts = stream.vocabulary.pieces(stream.wanted.echoes)
+            known = [(text, logprob(text, place), [(text, logprob(text, place))]) for place, text in enumerate(texts)]
+            found = [*known, *([] if stream.wanted.is_silent else found)]
         if self._is_chat:
             rows = [
                 {**_token(token, value), "top_logprobs": [_token(*each) for each in near]}
@@ -124,6 +153,9 @@ def _token(token: str, value: float) -> dict[str, Any]:
 class Generated:
     """SGLang's own API: every event has the whole text so far."""
 
+    def __init__(self, name: str, *, is_batch: bool = False) -> None:
+        self._name, self._is_batch = name, is_batch
+
     def begin(self, call: Call) -> str:
         return ""
 
@@ -134,19 +166,27 @@ class Generated:
     def last(self, call: Call) -> str:
         return "data: [DONE]\n\n"
 
-    def whole(self, call: Call) -> dict[str, Any]:
-        stream = next(iter(call.streams.values()))
-        stream.take()
-        return self._so_far(stream)
+    def whole(self, call: Call) -> Any:
+        for stream in call.streams.values():
+            stream.take()
+        found = [*map(self._so_far, call.streams.values())]
+        return found if len(found) > 1 or self._is_batch else found[0]
 
     def failed(self, message: str) -> str:
         return f"data: {json_text({'error': {'message': message}})}\n\ndata: [DONE]\n\n"
 
     def _so_far(self, stream: Stream) -> dict[str, Any]:
-        reason, counts = stream.finish_reason, {"prompt_tokens": stream.request.num_input}
-        ended = {"completion_tokens": stream.num_taken, "finish_reason": reason and {"type": reason}}
-        shown = stream.text.shown or stream.text.tokens
-        return {"text": "".join(shown[: stream.num_taken]), "meta_info": {**counts, **ended}}
+        reason, shown = stream.finish_reason, stream.text.shown or stream.text.tokens
+        told = {
+            "id": self._name, "prompt_tokens": stream.request.num_input, "completion_tokens": stream.num_taken,
+            "cached_tokens": stream.num_cached, "finish_reason": reason and {"type": reason},
+        }  # fmt: skip
+        if stream.wanted.logprobs is not None:
+            told["output_token_logprobs"] = [
+                [value, stream.vocabulary.id_of(token), None] for token, value, _ in _chosen(stream, 0)
+            ]
+        several = {"index": stream.choice} if self._is_batch else {}
+        return {"text": "".join(shown[: stream.num_taken]), "meta_info": told, **several}
 
 
 def _event(kind: str, document: Mapping[str, Any]) -> str:
@@ -156,11 +196,11 @@ def _event(kind: str, document: Mapping[str, Any]) -> str:
 class Responded:
     """OpenAI's responses: one item, a message or a call, in numbered events."""
 
-    def __init__(self, number: int, model: str) -> None:
+    def __init__(self, name: str, model: str) -> None:
         self._common = {
-            "id": f"resp_{number:012x}", "object": "response", "created_at": int(time.time()), "model": model,
+            "id": f"resp_{name}", "object": "response", "created_at": int(time.time()), "model": model,
         }  # fmt: skip
-        self._item, self._number = f"item_{number:012x}", 0
+        self._item, self._number = f"item_{name}", 0
 
     def _told(self, kind: str, **document: Any) -> str:
         found = _event(f"response.{kind}", {"sequence_number": self._number, **document})
@@ -172,13 +212,14 @@ class Responded:
         is_cut = status == "completed" and streams[0].text.reason == "length"
         counted = usage(call)
         names = {"input_tokens": "prompt_tokens", "output_tokens": "completion_tokens", "total_tokens": "total_tokens"}
+        cached = {"cached_tokens": streams[0].num_cached}
         return {
             **self._common, "status": "incomplete" if is_cut else status, "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "output": [self._output(streams[0], "completed")] if status == "completed" else [],
             "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
             "usage": {new: counted[old] for new, old in names.items()}
-            | {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}},
+            | {"input_tokens_details": cached, "output_tokens_details": {"reasoning_tokens": 0}},
         }  # fmt: skip
 
     def _output(self, stream: Stream, status: str) -> dict[str, Any]:
@@ -242,8 +283,8 @@ class Messaged:
 
     REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}  # noqa: RUF012 - a table
 
-    def __init__(self, number: int, model: str) -> None:
-        self._common = {"id": f"msg_{number:012x}", "type": "message", "role": "assistant", "model": model}
+    def __init__(self, name: str, model: str) -> None:
+        self._common = {"id": f"msg_{name}", "type": "message", "role": "assistant", "model": model}
 
     def _ended(self, stream: Stream) -> dict[str, Any]:
         stop, reason = stream.text.stop_reason, stream.text.reason

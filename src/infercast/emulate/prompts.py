@@ -2,21 +2,24 @@
 
 A token is up to five letters, up to three digits, one other sign, or a run of spaces; one space before it belongs to
 it. English has about 4.2 characters a token this way, like the tokenizers of today's models. Answers are short words,
-each of one token, so a client that sends an answer back sends the same tokens.
+each of one token, so a client that sends an answer back sends the same tokens. A tokenizer of Hugging Face's takes the
+rule's place where one is given, and its chat template that of the plain one.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from infercast.errors import InputError
+from infercast.errors import InputError, need
 from infercast.serve.workload.request import Segment
 
 PIECE = re.compile(r" ?[^\W\d_]{1,5}| ?\d{1,3}| ?[^\w\s]|_+|\s+")
@@ -30,27 +33,12 @@ CHUNK = 16  # Tokens of a prompt that are compared together; an engine's blocks 
 IDS = 1 << 17
 
 
-def pieces(text: str) -> list[str]:
-    """The texts of its tokens."""
-    found: list[str] = PIECE.findall(text)
-    return found
-
-
 @lru_cache(1 << 16)
 def token_id(piece: str) -> int:
     return crc32(piece.encode(errors="surrogatepass")) % IDS
 
 
-def encode(text: str) -> list[int]:
-    return [*map(token_id, PIECE.findall(text))]
-
-
 TEXTS = {token_id(word): word for word in WORDS}
-
-
-def decode(ids: Iterable[int]) -> str:
-    """A text for tokens: the words of answers are found again, and others stand for what nobody knows."""
-    return "".join(TEXTS.get(each) or WORDS[each % len(WORDS)] for each in ids)
 
 
 def text_of_call(name: str, arguments: str) -> str:
@@ -58,11 +46,37 @@ def text_of_call(name: str, arguments: str) -> str:
     return f'{{"name": "{name}", "arguments": {arguments}}}'
 
 
-def encode_chat(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-    """A conversation in a plain template: what tools there are, a token for each role, the content, one for its end."""
+class Rule:
+    """Tokens by the stated rule, and conversations in a plain template."""
+
+    words, size = WORDS, IDS + 1024
+
+    def pieces(self, text: str) -> list[str]:
+        """The texts of its tokens."""
+        found: list[str] = PIECE.findall(text)
+        return found
+
+    def id_of(self, piece: str) -> int:
+        return token_id(piece)
+
+    def encode(self, text: str) -> list[int]:
+        return [*map(token_id, PIECE.findall(text))]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """A text for tokens: the words of answers are found again, and others stand for what nobody knows."""
+        return "".join(TEXTS.get(each) or WORDS[each % len(WORDS)] for each in ids)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = (), **_: Any) -> list[int]:
+        return _plainly(self.encode, messages, tools)
+
+
+def _plainly(
+    encode: Callable[[str], list[int]], messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
+) -> list[int]:
+    """A conversation: what tools there are, a token for each role, the content, one for its end."""
     found: list[int] = []
     if tools:
-        found = [_special("tools"), *encode("\n".join(json.dumps(each) for each in tools)), _special("end")]
+        found = [_special("tools"), *encode("\n".join(json.dumps(each["function"]) for each in tools)), _special("end")]
     for message in messages:
         text = _text_of(message.get("content"))
         for call in message.get("tool_calls") or ():
@@ -70,6 +84,80 @@ def encode_chat(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[s
             text += text_of_call(str(function.get("name", "")), str(function.get("arguments", "")))
         found += [_special(message["role"]), *encode(text), _special("end")]
     return [*found, _special("assistant")]
+
+
+class HuggingFace:
+    """Tokens and the chat template of a folder with ``tokenizer.json``."""
+
+    def __init__(self, folder: Path) -> None:
+        need("--tokenizer", "tokenizer")
+        from jinja2.exceptions import TemplateError  # noqa: PLC0415 - both may be missing
+        from tokenizers import Tokenizer  # noqa: PLC0415
+
+        try:
+            self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            self._template, self._special = _template_of(folder)
+        except Exception as problem:  # the package has no class of its own for what is wrong with a file
+            raise InputError(f"--tokenizer {folder} must be a folder with a tokenizer.json: {problem}") from None
+        self._problems = (TemplateError, TypeError, ValueError)
+        self.size, few = self._tokenizer.get_vocab_size(), 10
+        whole = [word for word in WORDS if len(self._ids(word)) == 1]
+        self.words = whole if len(whole) > few else WORDS
+
+    def _ids(self, text: str) -> list[int]:
+        return [*self._tokenizer.encode(text, add_special_tokens=False).ids]
+
+    def pieces(self, text: str) -> list[str]:
+        ends = [end for _, end in self._tokenizer.encode(text, add_special_tokens=False).offsets]
+        return [text[begin:end] for begin, end in pairwise([0, *ends[:-1], len(text)])]
+
+    @lru_cache(1 << 16)  # noqa: B019 - there is one for a process
+    def id_of(self, piece: str) -> int:
+        return next(iter(self._ids(piece)), 0)
+
+    def encode(self, text: str) -> list[int]:
+        return [*self._tokenizer.encode(text).ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return str(self._tokenizer.decode([*ids], skip_special_tokens=False))
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] = (), **options: Any
+    ) -> list[int]:
+        """``options``: what the template may ask for besides."""
+        if self._template is None:
+            return _plainly(self._ids, messages, tools)
+        told = {"messages": [{**each, "content": _text_of(each.get("content"))} for each in messages]}
+        options = {"add_generation_prompt": True, **options}
+        try:
+            return self._ids(self._template.render(**self._special, **told, tools=[*tools] or None, **options))
+        except self._problems as problem:
+            raise InputError(f"the chat template refuses the conversation: {problem}") from None
+
+
+Vocabulary = Rule | HuggingFace
+
+
+def _template_of(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The chat template, None where there is none, and the texts of special tokens that it may write."""
+    from jinja2.exceptions import TemplateError  # noqa: PLC0415
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    file, own = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    config = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    text = own.read_text("utf-8") if own.exists() else config.get("chat_template")
+    special = {key: each.get("content", "") if isinstance(each, dict) else each for key, each in config.items()}
+    if not isinstance(text, str):
+        return None, {}
+    loaded = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"],
+    )  # fmt: skip
+    loaded.filters["tojson"] = lambda each, indent=None: json.dumps(each, ensure_ascii=False, indent=indent)
+    loaded.globals |= {"raise_exception": refuse, "strftime_now": time.strftime}
+    return loaded.from_string(text), {key: each for key, each in special.items() if key.endswith("_token")}
 
 
 def _text_of(content: Any) -> str:
@@ -111,9 +199,9 @@ class Contents:
                     return end, found
         return 0, ()
 
-    def remember(self, ids: Sequence[int], whole: int, answer: Iterable[str], segments: tuple[Segment, ...]) -> None:
+    def remember(self, ids: Sequence[int], whole: int, answer: Iterable[int], segments: tuple[Segment, ...]) -> None:
         """What a later prompt may continue: ``segments`` of a prompt with a hash of each chunk, and its answer."""
-        rest = [*ids[len(ids) // CHUNK * CHUNK :], *map(token_id, answer)]
+        rest = [*ids[len(ids) // CHUNK * CHUNK :], *answer]
         end = len(rest) // CHUNK * CHUNK
         known = self._known.setdefault(reduce(_mixed, _names(rest[:end]), whole), {})
         most_kept = 50_000  # Prompts with their answers that a later prompt may continue

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from infercast.emulate.answers import Wanted
-from infercast.emulate.prompts import encode, encode_chat
+from infercast.emulate.prompts import Vocabulary
 from infercast.errors import InputError
 
-MOST_SEQUENCES, MOST_PROMPTS, MOST_STOPS = 16384, 1024, 4
+MOST_SEQUENCES, MOST_PROMPTS, MOST_STOPS, MOST_LOGPROBS = 16384, 1024, 4, 20
 """vLLM's own limits."""
 LEAST_TEMPERATURE = 1e-5  # Below, the most probable token is taken
 Long = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
@@ -82,6 +82,7 @@ class Tool(Fields):
 class Sampling(Fields):
     """What completions and chats have in common."""
 
+    is_lenient: ClassVar[bool] = False  # Bounds are those of an engine that takes more
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MOST_SEQUENCES)] = 1
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -106,6 +107,8 @@ class Sampling(Fields):
     bad_words: list[Text] = Field(default_factory=list)
     prompt_logprobs: Annotated[int, Field(ge=-1)] | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**63 - 1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    return_token_ids: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool = True
     use_beam_search: bool = False
@@ -120,6 +123,8 @@ class Sampling(Fields):
     @classmethod
     def _raw(cls, document: Any) -> Any:
         """What vLLM asks of the document as it came, where no number is read from a text."""
+        if cls.is_lenient:
+            return document
         for name in ("prompt_logprobs", "top_logprobs", "logprobs"):
             if isinstance(document.get(name), str) and (name, cls) != ("logprobs", Chat):
                 raise ValueError(f"{name} must be an integer")
@@ -137,9 +142,33 @@ class Sampling(Fields):
             raise ValueError("max_tokens must be at least 1")
         if most and self.min_tokens > most:
             raise ValueError(f"min_tokens must be at most max_tokens ({most}), not {self.min_tokens}")
-        if (self.n or 1) > 1 and self.temperature is not None and self.temperature < LEAST_TEMPERATURE:
+        is_greedy = self.temperature is not None and self.temperature < LEAST_TEMPERATURE
+        if (self.n or 1) > 1 and is_greedy and not self.is_lenient:
             raise ValueError(f"n must be 1 when temperature is 0, not {self.n}")
         return self
+
+    def check(self, size: int, highest: Sequence[int]) -> None:
+        """Refuse tokens that a vocabulary of ``size`` has not; ``highest``: the last of each prompt's."""
+        ids = [
+            *highest,
+            *(self.stop_token_ids or ()),
+            *(self.allowed_token_ids or ()),
+            *map(int, self.logit_bias or ()),
+        ]
+        if wrong := [each for each in ids if not 0 <= each < size]:
+            raise InputError(f"token id {wrong[0]} is out of the vocabulary, which has {size}")
+        if self.allowed_token_ids == []:
+            raise InputError("allowed_token_ids must not be empty")
+        if self.is_lenient:
+            return
+        for name in ("logprobs", "top_logprobs", "prompt_logprobs"):
+            count = getattr(self, name, None)
+            if type(count) is int and not 0 <= count <= MOST_LOGPROBS:
+                raise InputError(f"{name} must be from 0 to {MOST_LOGPROBS}, the engine's --max-logprobs, not {count}")
+        if getattr(self, "suffix", None) is not None:
+            raise InputError("suffix is only for models that fill in the middle")
+        if self.stream and self.use_beam_search and not isinstance(self, Chat):
+            raise InputError("stream is not to be had with use_beam_search")
 
     @property
     def most(self) -> int | None:
@@ -164,10 +193,18 @@ class Sampling(Fields):
             schema = _object(given.json_)
         elif given is not None and given.json_object:
             schema = {"type": "object"}
-        if given is not None and (given.regex or given.grammar or given.structural_tag):
-            raise InputError("structured_outputs are emulated with json, json_object and choice, not with grammars")
+        if (
+            getattr(self, "ebnf", None)
+            or (given and (given.grammar or given.structural_tag))
+            or (form and form.type == "structural_tag")
+        ):
+            raise InputError(
+                "structured_outputs are emulated with json, json_object, choice and regex, not with grammars"
+            )
         is_greedy = self.temperature is not None and self.temperature < LEAST_TEMPERATURE
         return Wanted(
+            pattern=(given and given.regex) or getattr(self, "regex", None), cache_salt=self.cache_salt or "",
+            returns_ids=bool(self.return_token_ids), prompt_logprobs=self.prompt_logprobs,
             seed=None if self.seed == -1 else self.seed, is_greedy=is_greedy, min_tokens=self.min_tokens,
             ignore_eos=self.ignore_eos, stops=tuple([self.stop] if isinstance(self.stop, str) else self.stop or ()),
             stop_ids=frozenset(self.stop_token_ids or ()), keeps_stop=self.include_stop_str_in_output,
@@ -216,10 +253,15 @@ class Completion(Sampling):
     def is_echo_alone(self) -> bool:
         return bool(self.echo) and self.max_tokens == 0
 
-    def prompts(self) -> list[tuple[list[int], str | None]]:
-        """Tokens of each prompt, and its text where it came as one."""
+    def prompts(self, vocabulary: Vocabulary) -> list[tuple[list[int], str]]:
+        """Tokens and text of each prompt."""
         several: Any = self.prompt if self._is_list else [self.prompt]
-        return [(encode(each), each) if isinstance(each, str) else (each, None) for each in several]
+        return [
+            (vocabulary.encode(each), each)
+            if isinstance(each, str)
+            else (each, vocabulary.decode(each) if self.echo else "")
+            for each in several
+        ]
 
 
 class Message(Fields):
@@ -259,11 +301,18 @@ class Chat(Sampling):
     echo: bool = False
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    chat_template: str | None = None
     chat_template_kwargs: Object | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _as_it_came(cls, document: Any) -> Any:
+        if cls.is_lenient:
+            if not document.get("messages"):
+                raise ValueError("messages must not be empty")
+            if not document.get("tools") and document.get("tool_choice") not in (None, "none", "auto"):
+                raise ValueError(f"tools must not be empty when tool_choice is {document['tool_choice']!r}")
+            return document
         if document.get("continue_final_message") and document.get("add_generation_prompt"):
             raise ValueError("continue_final_message and add_generation_prompt exclude each other")
         if (document.get("top_logprobs") or 0) not in (0, False) and not document.get("logprobs"):
@@ -288,10 +337,21 @@ class Chat(Sampling):
     def most(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def ids(self) -> list[int]:
+    def ids(self, vocabulary: Vocabulary) -> list[int]:
+        if self.chat_template or "chat_template" in (self.chat_template_kwargs or ()):
+            raise InputError("chat_template must be the engine's, which runs without --trust-request-chat-template")
         tools = () if self.tool_choice == "none" else self.tools or ()
-        messages = [each.model_dump() for each in self.messages]
-        return encode_chat(messages, [each.function.model_dump(exclude_none=True) for each in tools])
+        return vocabulary.encode_chat(
+            [each.model_dump(exclude_none=True) for each in self.messages],
+            [each.model_dump(exclude_none=True) for each in tools],
+            **{"add_generation_prompt": self.add_generation_prompt, **(self.chat_template_kwargs or {})},
+        )
+
+    @property
+    def echoed(self) -> str:
+        """What its answer continues, where that is told again."""
+        last = self.messages[-1] if self.messages else None
+        return str(last.content or "") if self.echo and last is not None and last.role == "assistant" else ""
 
     def tool(self, number: int) -> Tool | None:
         """The tool that an answer calls: a named or required one, else for every other question that a user asks."""
@@ -302,6 +362,23 @@ class Chat(Sampling):
         chosen = self.tools[number // 2 % len(self.tools)]
         asks = bool(self.messages) and self.messages[-1].role == "user" and number % 2 == 0
         return chosen if self.tool_choice == "required" or asks else None
+
+
+def kinds_of(*, is_lenient: bool) -> dict[str, Any]:
+    """Completions and chats as an engine checks them."""
+    if not is_lenient:
+        return {"Completion": Completion, "Chat": Chat}
+    fields: dict[str, Any] = {
+        "temperature": (Annotated[float, Field(ge=0, allow_inf_nan=False)] | None, None),
+        "top_k": (Literal[-1] | Annotated[int, Field(ge=1)] | None, None),
+        "repetition_penalty": (Annotated[float, Field(gt=0, le=2)] | None, None),
+        "stop": (str | list[str] | None, None), "regex": (str | None, None), "ebnf": (str | None, None),
+        "priority": (int | None, None),
+    }  # fmt: skip
+    found = {kind.__name__: create_model(kind.__name__, __base__=kind, **fields) for kind in (Completion, Chat)}
+    for kind in found.values():
+        kind.is_lenient = True
+    return found
 
 
 class Sampled(Fields):
@@ -316,26 +393,40 @@ class Sampled(Fields):
     ignore_eos: bool = False
     n: Annotated[int, Field(ge=1)] = 1
     json_schema: str | None = None
+    regex: str | None = None
+    sampling_seed: Long | None = None
 
 
 class Generate(Fields):
-    text: str | None = None
-    input_ids: Ids | None = None
+    text: str | list[str] | None = None
+    input_ids: Ids | list[Ids] | None = None
+    return_logprob: bool | None = False
+    top_logprobs_num: Annotated[int, Field(ge=0)] = 0
+    rid: str | None = None
     sampling_params: Sampled | None = None
     stream: bool | None = False
 
     @model_validator(mode="after")
     def _is_one_prompt(self) -> Generate:
         if (self.text is None) == (self.input_ids is None):
-            raise ValueError("text or input_ids must be one prompt")
+            raise ValueError("text or input_ids must be given, and not both")
         return self
 
-    def ids(self) -> list[int]:
-        return encode(self.text) if self.text is not None else self.input_ids or []
+    def prompts(self, vocabulary: Vocabulary) -> list[list[int]]:
+        given: Any = self.text if self.text is not None else self.input_ids
+        several = given if self.is_batch else [given]
+        return [vocabulary.encode(each) if isinstance(each, str) else each for each in several]
+
+    @property
+    def is_batch(self) -> bool:
+        given: Any = self.text if self.text is not None else self.input_ids
+        return isinstance(given, list) and isinstance(next(iter(given), None), str | list)
 
     def wanted(self) -> Wanted:
         asked = self.sampling_params or Sampled()
         return Wanted(
+            pattern=asked.regex, seed=asked.sampling_seed,
+            logprobs=self.top_logprobs_num if self.return_logprob else None,
             is_greedy=asked.temperature == 0, min_tokens=asked.min_new_tokens, ignore_eos=asked.ignore_eos,
             stops=tuple([asked.stop] if isinstance(asked.stop, str) else asked.stop or ()),
             stop_ids=frozenset(asked.stop_token_ids or ()),

@@ -13,16 +13,18 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from infercast import __version__
 from infercast.emulate import requests
-from infercast.emulate.answers import Wanted
+from infercast.emulate.answers import RULE, Wanted
 from infercast.emulate.emulator import Call, Emulator
 from infercast.emulate.faults import Fault, Faults
 from infercast.emulate.forms import Completions, Form, Generated, Messaged, Responded, error
-from infercast.emulate.prompts import decode, encode, token_id
+from infercast.emulate.prompts import HuggingFace, token_id
 from infercast.errors import InputError, need
 from infercast.forecast.deploy import GpuSource, ModelSource, deploy
 from infercast.forecast.system import PROXY_ROUTER, system_of
@@ -33,7 +35,6 @@ from infercast.web.limits import ANY_ADDRESS, LOCAL_HOSTS, Problem, check_host, 
 if TYPE_CHECKING:
     import uvicorn
 
-MOST_CHOICES = 16384
 DROPPED = "dropped"
 PAGES = (
     *("/v1/models", "/version", "/get_model_info", "/metrics", "/health", "/health_generate", "/ping"),
@@ -43,7 +44,6 @@ EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-contr
 HEADER_SECONDS = 10.0  # in which the head of a request must have come
 IDLE_SECONDS = 5  # for which a connection stays open after an answer, as in vLLM
 DRAIN_SECONDS = 30  # in which answers may end after SIGTERM
-BUSY_SECONDS = 0.02  # Tokens that leave so late are worth a word
 Send = Callable[[Mapping[str, Any]], Coroutine[Any, Any, None]]
 Receive = Callable[[], Awaitable[Any]]
 Prompts = Sequence[tuple[Sequence[int], Wanted]]
@@ -54,9 +54,12 @@ class Writer:
 
     def __init__(
         self, call: Call, form: Form, send: Send, *, is_stream: bool, fault: Fault | None = None,
-        drop: Callable[[], object] = lambda: None,
+        drop: Callable[[], object] = lambda: None, every: int = 1,
     ) -> None:  # fmt: skip
-        """``drop`` breaks the connection, if a ``fault`` wants that."""
+        """``drop`` breaks the connection, if a ``fault`` wants that; ``every``: how many tokens an event has at least,
+        after the first.
+        """
+        self._every = every
         self._call, self._form, self._send, self._is_stream = call, form, send, is_stream
         self._fault, self._drop, self._is_held = fault, drop, False
         self._waiting: Coroutine[Any, Any, None] | None = None  # What a client that reads slowly keeps waiting
@@ -67,6 +70,9 @@ class Writer:
         if self._waiting is not None or self._is_held or not call.fresh or (call.num_open and not self._is_stream):
             return
         if self._fault is not None and self._is_struck(self._fault):
+            return
+        few = (each.num_taken and each.num_sent - each.num_taken < self._every for each in call.fresh)
+        if self._every > 1 and call.num_open and all(few):
             return
         if self._is_stream:
             text, is_done = "".join(map(form.chunk, call.fresh)), not call.num_open
@@ -86,6 +92,7 @@ class Writer:
 
     def fail(self, message: str) -> None:
         """End the answer with an error: an event of a stream, or a reply."""
+        self._call.write = lambda: None
         if self._is_stream:
             text = self._form.failed(message).encode()
             self._waiting = self._send({"type": "http.response.body", "body": text, "more_body": False})
@@ -125,13 +132,17 @@ class Server:
     """An ASGI application; every request is answered here, for there may be thousands of open streams."""
 
     def __init__(
-        self, emulator: Emulator, names: Sequence[str], hosts: Sequence[str] = LOCAL_HOSTS, *,
-        origins: Sequence[str] = (),
+        self, emulator: Emulator, names: Sequence[str], host: str = "127.0.0.1", *, origins: Sequence[str] = (),
+        faults: Sequence[Any] = (),
     ) -> None:  # fmt: skip
+        """``host``: the address to which it will listen; ``faults``: what is planned to go wrong."""
         self.emulator, self.names, self.adapters = emulator, tuple(names), emulator.adapters
-        self.faults = Faults(emulator)
-        self._hosts, self._origins = {host.lower() for host in hosts}, frozenset(origins)
-        self._number = self._num_open = 0
+        self.faults, self._kinds = Faults(emulator), requests.kinds_of(is_lenient=emulator.metrics.is_lenient)
+        hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
+        self._hosts, self._origins = {each.lower() for each in hosts}, frozenset(origins)
+        for fault in faults:
+            self.faults.add(fault)
+        self._number, self._open = 0, set[Writer]()
         self._forecast: asyncio.Task[Any] | None = None
         self._routes: dict[tuple[str, str], Callable[..., Awaitable[None]]] = {
             ("POST", "/v1/completions"): self._completions, ("POST", "/v1/chat/completions"): self._chat,
@@ -200,33 +211,35 @@ class Server:
             raise Problem(404, "NotFoundError", f"the model {model[:80]!r} does not exist; served: {told}")
         return document
 
+    def end(self) -> None:
+        """The server ends, and the time for answers is over."""
+        for writer in [*self._open]:
+            writer.fail("the server is shutting down")
+
     # Answers.
 
     async def _completions(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
-        asked = requests.read(requests.Completion, await self._document(scope, receive))
-        form = Completions(self._next(), self._name(asked.model), is_chat=False, **_usages(asked))
-        echoed = [(ids, decode(ids) if text is None else text) for ids, text in asked.prompts()]
+        asked = requests.read(self._kinds["Completion"], await self._document(scope, receive))
+        form = Completions(self._id(scope, asked), self._name(asked.model), is_chat=False, **_usages(asked))
+        told = {"logprobs": asked.logprobs, "is_silent": asked.is_echo_alone}
         prompts = [
-            (
-                ids,
-                asked.wanted(logprobs=asked.logprobs, echoes=text if asked.echo else "", is_silent=asked.is_echo_alone),
-            )
-            for ids, text in echoed
+            (ids, asked.wanted(echoes=text if asked.echo else "", **told))
+            for ids, text in asked.prompts(self.emulator.vocabulary)
         ]
         most = 1 if asked.is_echo_alone else asked.most
         await self._answer(form, asked, prompts, most, came, receive, send)
 
     async def _chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         came = self.emulator.now()
-        asked = requests.read(requests.Chat, await self._document(scope, receive))
-        form = Completions(self._next(), self._name(asked.model), is_chat=True, **_usages(asked))
+        asked = requests.read(self._kinds["Chat"], await self._document(scope, receive))
+        form = Completions(self._id(scope, asked), self._name(asked.model), is_chat=True, **_usages(asked))
         logprobs = (asked.top_logprobs or 0) if asked.logprobs else None
         await self._answer(form, asked, [self._prompt(asked, logprobs)], asked.most, came, receive, send)
 
     def _prompt(self, chat: requests.Chat, logprobs: int | None = None) -> tuple[list[int], Wanted]:
-        ids = chat.ids()
-        return ids, chat.wanted(logprobs=logprobs, tool=chat.tool(token_id(repr(ids[-64:]))))
+        ids = chat.ids(self.emulator.vocabulary)
+        return ids, chat.wanted(logprobs=logprobs, tool=chat.tool(token_id(repr(ids[-64:]))), echoes=chat.echoed)
 
     async def _as_chat(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """OpenAI's responses and Anthropic's messages, which are chats in other words."""
@@ -234,26 +247,29 @@ class Server:
         is_message = scope["path"].rstrip("/") == "/v1/messages"
         kind: Any = requests.Messages if is_message else requests.Responses
         asked = requests.read(kind, document)
-        form = (Messaged if is_message else Responded)(self._next(), self._name(asked.model))
+        form = (Messaged if is_message else Responded)(self._id(scope), self._name(asked.model))
         chat = asked.chat()
         chat.stream = asked.stream
         await self._answer(form, chat, [self._prompt(chat)], chat.most, came, receive, send)
 
     async def _count_tokens(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         asked = requests.read(requests.Messages, {"max_tokens": 1, **await self._document(scope, receive)})
-        await _reply(send, {"input_tokens": len(asked.chat().ids())})
+        await _reply(send, {"input_tokens": len(asked.chat().ids(self.emulator.vocabulary))})
 
     async def _generate(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """SGLang's own API."""
         came = self.emulator.now()
         asked = requests.read(requests.Generate, await self._document(scope, receive))
         most = (asked.sampling_params or requests.Sampled()).max_new_tokens
-        prompts = [(asked.ids(), asked.wanted())]
-        await self._answer(Generated(), asked, prompts, None if most is None else max(1, most), came, receive, send)
+        prompts = [(ids, asked.wanted()) for ids in asked.prompts(self.emulator.vocabulary)]
+        form = Generated(self._id(scope, asked), is_batch=asked.is_batch)
+        await self._answer(form, asked, prompts, None if most is None else max(1, most), came, receive, send)
 
-    def _next(self) -> int:
+    def _id(self, scope: Mapping[str, Any], asked: Any = None) -> str:
+        """What a request is called: as its client says in a header or a field, or by a number."""
         self._number += 1
-        return self._number
+        named = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        return named or getattr(asked, "request_id", "") or getattr(asked, "rid", "") or f"{self._number:012x}"
 
     def _name(self, asked: str | None) -> str:
         return asked or self.names[0]
@@ -266,29 +282,28 @@ class Server:
         if self.emulator.is_asleep:
             raise Problem(503, "ServiceUnavailableError", "the engine sleeps; POST /wake_up ends that")
         choices, is_stream = getattr(asked, "n", 1) or 1, bool(asked.stream)
-        if choices * len(prompts) > MOST_CHOICES:
-            raise InputError(f"n times the number of prompts must be at most {MOST_CHOICES}")
+        if choices * len(prompts) > requests.MOST_SEQUENCES:
+            raise InputError(f"n times the number of prompts must be at most {requests.MOST_SEQUENCES}")
         model = getattr(asked, "model", None)
         adapter = self.adapters.index(model) if model in self.adapters else None
-        kept = getattr(asked, "truncate_prompt_tokens", None) or 0
-        if kept:
-            kept = self.emulator.max_model_len - 1 if kept < 0 else kept
-            prompts = [(ids[-kept:], wanted) for ids, wanted in prompts]
+        if isinstance(asked, requests.Sampling):
+            prompts = self._checked(asked, prompts)
         call = Call(came=came, num_prompt=sum(len(ids) for ids, _ in prompts))
         try:
             for ids, wanted in prompts:
                 for _ in range(choices):
                     self.emulator.start(
-                        call, len(call.streams), ids, most, wanted, priority=getattr(asked, "priority", 0), came=came,
-                        adapter=adapter,
+                        call, len(call.streams), ids, most, wanted, priority=getattr(asked, "priority", 0) or 0,
+                        came=came, adapter=adapter,
                     )  # fmt: skip
         except InputError:
             self.emulator.leave(call)
             raise
         task, fault = asyncio.current_task(), self.faults.of_stream()
         drop = (lambda: None) if task is None else partial(task.cancel, DROPPED)
-        writer = Writer(call, form, send, is_stream=is_stream, fault=fault, drop=drop)
-        self._num_open += 1
+        every = getattr(asked, "stream_interval", None) or 1
+        writer = Writer(call, form, send, is_stream=is_stream, fault=fault, drop=drop, every=every)
+        self._open.add(writer)
         try:
             if is_stream:
                 await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
@@ -297,15 +312,32 @@ class Server:
             while (await receive())["type"] != "http.disconnect":  # the client has left, or has its answer
                 pass
         except asyncio.CancelledError as reason:
-            if reason.args != (DROPPED,):  # the server ends, and its time for that is over
-                writer.fail("the server is shutting down")
+            if reason.args != (DROPPED,):
                 raise
         finally:
-            self._num_open -= 1
+            self._open.discard(writer)
             if call.num_open:
                 self.emulator.leave(call)
             call.streams.clear()  # they know it, too: what knows each other waits for the garbage collector
             call.write, call.fail = lambda: None, lambda _: None
+
+    def _checked(self, asked: requests.Sampling, prompts: Prompts) -> Prompts:
+        """Prompts as they are cut, and the words that answers may have; tokens that there are not are refused."""
+        vocabulary, kept = self.emulator.vocabulary, asked.truncate_prompt_tokens or 0
+        if kept:
+            kept = self.emulator.max_model_len - 1 if kept < 0 else kept
+            sides = slice(kept) if asked.truncation_side == "right" else slice(-kept, None)
+            prompts = [(ids[sides], wanted) for ids, wanted in prompts]
+        asked.check(self.emulator.vocabulary_size, [max(ids, default=0) for ids, _ in prompts])
+        bias = {int(key): value for key, value in (asked.logit_bias or {}).items()}
+        only = asked.allowed_token_ids or [each for each, value in bias.items() if value >= 100]
+        banned = {*asked.bad_words, *(f" {each}" for each in asked.bad_words)}
+        banned |= {vocabulary.decode([each]) for each, value in bias.items() if value <= -100}
+        words, tells = tuple(vocabulary.decode([each]) for each in only), prompts[0][1].tells_of_prompt
+        if not (words or banned or tells):
+            return prompts
+        found: dict[str, Any] = {"words": words, "banned": frozenset(banned)}
+        return [(ids, replace(wanted, prompt=ids if tells else (), **found)) for ids, wanted in prompts]
 
     # The rest.
 
@@ -316,18 +348,19 @@ class Server:
     async def _tokenize(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         document = await self._document(scope, receive)
         if "messages" in document:
-            ids = requests.read(requests.Chat, document).ids()
+            ids = requests.read(requests.Chat, document).ids(self.emulator.vocabulary)
         elif not isinstance(document.get("prompt"), str):
             raise InputError("prompt must be a text, or messages a conversation")
         else:
-            ids = encode(document["prompt"])
+            ids = self.emulator.vocabulary.encode(document["prompt"])
         await _reply(send, {"count": len(ids), "max_model_len": self.emulator.max_model_len, "tokens": ids})
 
     async def _detokenize(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         ids = (await self._document(scope, receive)).get("tokens")
-        if not isinstance(ids, list) or not all(type(each) is int and each >= 0 for each in ids):
-            raise InputError("tokens must be a list of whole numbers of at least 0")
-        await _reply(send, {"prompt": decode(ids)})
+        size = self.emulator.vocabulary_size
+        if not isinstance(ids, list) or not all(type(each) is int and 0 <= each < size for each in ids):
+            raise InputError(f"tokens must be a list of whole numbers from 0 to {size - 1}, the vocabulary's last")
+        await _reply(send, {"prompt": self.emulator.vocabulary.decode(ids)})
 
     async def _act(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """What operators do with a running engine."""
@@ -364,7 +397,7 @@ class Server:
             "/v1/models": {"object": "list", "data": models},
             "/version": {"version": _version(engine.name), "emulated_by": f"infercast {__version__}"},
             "/get_model_info": {"model_path": names[0], "tokenizer_path": names[0], "is_generation": True},
-            "/load": {"server_load": self._num_open},
+            "/load": {"server_load": len(self._open)},
             "/is_sleeping": {"is_sleeping": self.emulator.is_asleep},
         }
         if path in told:
@@ -467,17 +500,6 @@ def make_server(application: Server, *, drain_seconds: int = DRAIN_SECONDS) -> u
     return uvicorn.Server(config)
 
 
-def application(
-    emulator: Emulator, names: Sequence[str], host: str, *, origins: Sequence[str] = (), faults: Sequence[Any] = ()
-) -> Server:  # fmt: skip
-    """What serves clients, with faults that are planned; ``host``: the address to which it will listen."""
-    hosts = () if host in ANY_ADDRESS else (*LOCAL_HOSTS, host)
-    found = Server(emulator, names, hosts, origins=origins)
-    for fault in faults:
-        found.faults.add(fault)
-    return found
-
-
 def serve(
     applications: Sequence[Server], host: str, port: int, tell: Callable[[list[str]], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
@@ -527,7 +549,7 @@ def _serve_one(application: Server, listening: socket.socket, warn: Callable[[st
     gc.set_threshold(1000, 3, 3000)  # a millisecond at a time; everything that was ever asked once in many minutes
 
     async def run() -> None:
-        watching = asyncio.ensure_future(_watch_lag(application.emulator, warn))
+        watching = asyncio.ensure_future(_watch(application, server, warn))
         await server.serve([listening])
         watching.cancel()
 
@@ -535,15 +557,22 @@ def _serve_one(application: Server, listening: socket.socket, warn: Callable[[st
         asyncio.run(run())
 
 
-async def _watch_lag(emulator: Emulator, warn: Callable[[str], None]) -> None:
-    """Measure how late this process wakes, which is how late it reads requests; a word where that changes answers."""
-    every, told = 0.1, False
+async def _watch(application: Server, server: uvicorn.Server, warn: Callable[[str], None]) -> None:
+    """Measure how late this process wakes, which is how late it reads requests; a word where that changes answers.
+
+    Answers that are open when the server is about to end are ended by an error.
+    """
+    every, told, left, emulator = 0.1, False, DRAIN_SECONDS - 1.0, application.emulator
     while True:
+        left -= every if server.should_exit else 0.0
+        if left < 0:
+            application.end()
         began = time.monotonic()
         await asyncio.sleep(every)
         emulator.wake_lag = max(0.0, time.monotonic() - began - every)
         late = max(emulator.lag, emulator.wake_lag)
-        if late > BUSY_SECONDS and not told:
+        much = 0.02
+        if late > much and not told:
             told = True
             warn(f"this machine is busy: tokens leave {1000 * late:.0f} ms late; --speed 0.5 gives it twice the time")
 
@@ -551,12 +580,13 @@ async def _watch_lag(emulator: Emulator, warn: Callable[[str], None]) -> None:
 @contextlib.contextmanager
 def emulator(
     model: ModelSource, gpu: GpuSource, *, replicas: int = 1, answer_lengths: str = "lognormal:180:0.8:4:1000",
-    speed: float = 1.0, port: int = 0, seed: int = 0, faults: Sequence[Mapping[str, Any]] = (), **options: Any,
+    speed: float = 1.0, port: int = 0, seed: int = 0, faults: Sequence[Mapping[str, Any]] = (),
+    tokenizer: Path | None = None, **options: Any,
 ) -> Iterator[str]:  # fmt: skip
     """An endpoint in a thread, for notebooks and tests; its address, with ``/v1`` for clients of OpenAI's API.
 
     ``options`` are those of `deploy`. ``answer_lengths``: tokens after which answers end that may. ``faults``: what
-    goes wrong, as ``--faults`` has it.
+    goes wrong, as ``--faults`` has it. ``tokenizer``: a folder with one, in place of the rule that counts text.
 
     >>> with emulator("qwen3-0.6b", "h200-sxm", speed=10) as url:  # doctest: +SKIP
     ...     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none")
@@ -566,9 +596,10 @@ def emulator(
 
     deployment = deploy(model, gpu, **options)
     system = system_of(deployment, PROXY_ROUTER if replicas > 1 else None, instances=replicas)
-    emulated = Emulator(system, parse_lengths(answer_lengths, "answer_lengths"), speed=speed, seed=seed)
+    lengths, vocabulary = parse_lengths(answer_lengths, "answer_lengths"), HuggingFace(tokenizer) if tokenizer else RULE
+    emulated = Emulator(system, lengths, speed=speed, seed=seed, vocabulary=vocabulary)
     names = [*dict.fromkeys(name for name in (model, deployment.model.name) if isinstance(name, str))]
-    served = application(emulated, names, "127.0.0.1", faults=faults)
+    served = Server(emulated, names, faults=faults)
     server, listening = make_server(served, drain_seconds=1), listen_on("127.0.0.1", port, "port")
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
     thread.start()

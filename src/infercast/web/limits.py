@@ -138,6 +138,8 @@ async def read_document(receive: Receive, headers: Any, largest: int = LARGEST_B
     text = await _read_body(receive, headers.get("content-length", "0"), largest)
     try:
         document = json.loads(text, parse_constant=_no_constant)
+        if b"\\ud" in text.lower():  # half of a surrogate pair is no text
+            json.dumps(document, ensure_ascii=False).encode()
     except RecursionError:
         raise Problem(400, "JsonError", "the body is nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as problem:

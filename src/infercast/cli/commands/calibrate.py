@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import threading
+import time
+from collections.abc import Callable
 from functools import partial
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from socketserver import StreamRequestHandler
 from typing import Any
 
 from infercast import Deployment, __version__
@@ -83,6 +89,8 @@ def _pasted(ctx: Context) -> Deployment:
     Option("model", str, "What it serves; default: what its /v1/models says.", metavar="MODEL", catalogue="models"),
     "gpu",
     Option("seconds", float, "How long to watch.", 30.0),
+    Option("metrics_port", int, "Go on, and tell Prometheus what was measured and forecast last at this port."),
+    Option("listen", str, "Where that port is; 0.0.0.0: on all networks.", "127.0.0.1", metavar="ADDRESS"),
     Option("out", Path, "Where to write a calibration, for --calibration of others.", panel="Files", short="-o"),
     *(PARALLEL, ENGINE_ARGS, DEPLOYMENT),
 )
@@ -91,11 +99,75 @@ def watch_command(ctx: Context, *, out: Path | None, form: Form, **given: Any) -
         check_writable(out, "--out", (".toml",))
     if given["model"] is None:
         ctx.params["model"] = _served(given["url"])
+    if given["metrics_port"] is not None:
+        if out is not None:
+            raise InputError("--out is for one look; leave it or --metrics-port out")
+        export(
+            partial(watch, deployment_of(ctx)(), given["url"], given["seconds"]), given["listen"], given["metrics_port"]
+        )
+        return
     with stages_bar() as tell:
         found = watch(deployment_of(ctx)(), given["url"], given["seconds"], tell)
     if out is not None:
         write_whole(out, [write_calibration(found.calibration)])
     print_result(form, partial(watched_dict, found), partial(render_watched, found, str(out or "")))
+
+
+def export(look: Callable[[], Watched], host: str, port: int, *, ends: Callable[[], bool] = lambda: False) -> None:
+    """Look again and again, and serve what Prometheus reads; ``ends`` says when to stop."""
+    page = [metrics_page(None)]
+
+    class Page(StreamRequestHandler):
+        timeout = 10
+
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                while self.rfile.readline(8192).strip():  # the head of a request, whatever it asks for
+                    pass
+                self.wfile.write(
+                    b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n" + page[0].encode()
+                )
+
+    try:
+        server = ThreadingHTTPServer((host, port), Page)
+    except (OSError, OverflowError) as problem:
+        raise InputError(f"--metrics-port {port} on {host} cannot be used: {problem}") from None
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    note(f"http://{host}:{server.server_address[1]}/metrics tells what is measured and forecast; Ctrl+C ends it")
+    told: tuple[str, ...] = ()
+    with contextlib.suppress(KeyboardInterrupt), contextlib.closing(server.socket):
+        while not ends():
+            try:
+                found = look()
+                page[0], said = metrics_page(found), found.deviations
+            except InputError as problem:
+                page[0], said = metrics_page(None), (str(problem),)
+                time.sleep(1)  # else an engine that is down would be asked without a pause
+            if said != told:
+                note("; ".join(said) or "nothing deviates beyond what is uncertain")
+            told = said
+
+
+def metrics_page(found: Watched | None) -> str:
+    """What was found, in Prometheus' format; None: nothing, for the engine is away or idle."""
+    rows = {"up": ("1 if the last look found a load to judge.", {"": float(found is not None)})}
+    if found is not None:
+        pairs = [pair for source in found.calibration.results for pair in source.pairs]
+        factors = {f'{{part="{name}"}}': each.value for name, each in found.calibration.factors.items()}
+        rows |= {
+            "requests_per_second": ("Requests that ended.", {"": found.rate}),
+            "prefix_hit_rate": ("Share of prompt tokens.", {"": found.hits or 0.0}),
+            "measured": ("Seconds.", {f'{{quantity="{each.quantity}"}}': each.measured for each in pairs}),
+            "forecast": ("Seconds.", {f'{{quantity="{each.quantity}"}}': each.before for each in pairs}),
+            "factor": ("Times the forecast; path: seconds.", factors),
+            "deviation": ("1 if named.", {f'{{cause="{name}"}}': float(is_so) for name, is_so in found.causes.items()}),
+        }
+    lines = []
+    for name, (text, values) in rows.items():
+        full = f"infercast:watch_{name}"
+        lines += [f"# HELP {full} {text}", f"# TYPE {full} gauge"]
+        lines += [f"{full}{label} {value:.10g}" for label, value in values.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _served(url: str) -> str:

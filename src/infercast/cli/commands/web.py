@@ -73,6 +73,8 @@ endpoint = partial(Option, panel="Endpoint")
     endpoint("replicas", int, "Copies of the deployment behind one load balancer.", 1),
     endpoint("port_per_replica", bool, "Give each copy a port, from --port on, and a process instead.", False),
     endpoint("prefill_replicas", int, "As many more for prompts alone: two pools.", 0),
+    endpoint("tokenizer", Path, "A folder with tokenizer.json and a chat template, in place of the rule for text.",
+             metavar="DIR"),
     endpoint("served_model_name", str, "Names that clients may ask for; default: the model's.", metavar="NAME,NAME"),
     endpoint("lora_modules", str, "Adapters that clients may ask for by name.", metavar="NAME,NAME"),
     endpoint("allowed_origins", str, "Pages that may ask, as https://app.example; *: all.", metavar="ORIGIN,ORIGIN"),
@@ -86,9 +88,11 @@ def emulate_command(ctx: Context, **given: Any) -> None:
     if not given["listen"].strip():
         raise InputError("--listen must be an address or a name, not an empty text")
     system = _system(ctx, given)
+    from infercast.emulate.answers import RULE  # noqa: PLC0415
     from infercast.emulate.emulator import Emulator  # noqa: PLC0415 - the packages of infercast[web] may be missing
     from infercast.emulate.faults import read_faults  # noqa: PLC0415
-    from infercast.emulate.server import application, serve  # noqa: PLC0415
+    from infercast.emulate.prompts import HuggingFace  # noqa: PLC0415
+    from infercast.emulate.server import Server, serve  # noqa: PLC0415
 
     lengths = parse_lengths(given["answer_len"], "--answer-len")
     deployment = system.pools[-1].deployment
@@ -97,10 +101,12 @@ def emulate_command(ctx: Context, **given: Any) -> None:
         for text in (given["served_model_name"] or given["model"], given["lora_modules"], given["allowed_origins"])
     )
     faults = [] if given["faults"] is None else read_faults(given["faults"])
+    vocabulary = RULE if given["tokenizer"] is None else HuggingFace(given["tokenizer"])
     number = given["replicas"] if given["port_per_replica"] else 1
     served = [
-        application(
-            Emulator(system, lengths, speed=given["speed"], seed=given["seed"] + place, adapters=adapters),
+        Server(
+            Emulator(system, lengths, speed=given["speed"], seed=given["seed"] + place, adapters=adapters,
+                     vocabulary=vocabulary),
             names, given["listen"], origins=origins, faults=faults,
         )
         for place in range(number)

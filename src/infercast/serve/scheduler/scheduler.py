@@ -13,7 +13,7 @@ blocks in host memory.
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
@@ -60,6 +60,7 @@ class Scheduler:
         """Sequences removed from the decode batch since the last check; their last token was in the last completed
         step."""
         self.num_preemptions = 0
+        self.preempted = Counter[int]()  # How often, by the index of the request
         self._apart: list[Sequence] = []  # Individually scheduled running sequences, in order
         self._under_way: deque[Plan] = deque()
         self._is_blocked = False  # True if the head of the queue cannot start until something changes
@@ -336,6 +337,7 @@ class Scheduler:
         victim.num_computed = 0
         victim.num_preemptions += 1
         self.num_preemptions += 1
+        self.preempted[victim.index] += 1
         plan.num_preempted += 1
         self._is_blocked = False
         has_skipped = self._num_skipped and (self.adapters is not None or self.offload is not None)
