@@ -81,7 +81,12 @@ def test_several_engines_and_stages_are_shown_together() -> None:
     workload = synthetic_workload(rate=5, count=12, **LENGTHS)
     run = watch_run(system_of(deployment), workload)
     overview = look_over(run)
-    assert overview.breakdown.parts_sum == pytest.approx(4 * run.forecast.duration)
+    parts = (
+        sum(each.total for each in overview.breakdown.kernels)
+        + overview.breakdown.host.total
+        + overview.breakdown.idle_seconds
+    )
+    assert parts == pytest.approx(4 * run.forecast.duration)
     assert all(sum(each.parts.values()) == pytest.approx(each.ttft) for each in overview.slowest)
     assert sum(overview.ttft.counts) == 12
     tokens = sum(overview.load.output_tokens) * overview.load.width

@@ -208,9 +208,6 @@ def _not_obeyed(replica: Replica, obeyed: frozenset[str]) -> list[str]:
     return found + [name for name in defaults if name not in obeyed and getattr(rules, name) != defaults[name]]
 
 
-SWEPT_EVERY = (
-    16  # Runs after which what earlier forecasts have left is collected: Python alone would wait for gigabytes
-)
 _num_runs = count(1)
 
 

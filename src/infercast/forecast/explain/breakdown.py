@@ -227,11 +227,6 @@ class Breakdown(PlottableResult):
         """The seconds of all that works side by side."""
         return self.side_by_side * self.duration
 
-    @property
-    def parts_sum(self) -> float:
-        """Seconds of all parts together; the same as the whole, but for rounding."""
-        return sum(kernel.total for kernel in self.kernels) + self.host.total + self.idle_seconds
-
 
 def explain(
     deployment: Deployable, workload: Servable = None, *, gpu: GpuSource | None = None, router: str | None = None,
