@@ -441,7 +441,8 @@ class Scheduler:
     def _plan_loaded(self, plan: Plan) -> bool:
         """Admit requests loaded from host memory; False if one of them does not fit."""
         assert self.offload is not None
-        for sequence in [each for each, has_arrived in self.offload.loading.items() if has_arrived]:
+        loaded = [each for each, has_arrived in self.offload.loading.items() if has_arrived]
+        for sequence in sorted(loaded, key=RANK) if self.policy.by_priority else loaded:
             if plan.budget <= 0 or len(self.running) >= self.policy.max_num_seqs:
                 return False
             if self._is_skipped(sequence):
