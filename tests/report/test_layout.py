@@ -136,3 +136,8 @@ def test_columns_of_one_title_are_told_apart_where_they_are_left_out(text_of: An
     wide = "1" * (LEAST_WIDTH // 4)
     text = " ".join(text_of([FittingTable(columns, [wide])], width=LEAST_WIDTH).split())
     assert "not shown at this width: 80 % of TTFT; --format csv has all" in text
+
+
+def test_a_cell_of_several_lines_stays_in_its_column(text_of: Any) -> None:
+    lines = text_of([Grid(("name", "size"), [("a", "1\n2"), ("b", "")])]).splitlines()
+    assert lines == ["name  size", "─" * 10, "a        1", "         2", "b"]

@@ -121,7 +121,8 @@ class Grid:
         return min(self._natural(column), note_width) if column in self.notes_at else self._natural(column)
 
     def _natural(self, column: int) -> int:
-        return max(room_of(cell) for cell in (self.columns[column], *(row[column] for row in self.rows)))
+        cells = (self.columns[column], *(row[column] for row in self.rows))
+        return max(room_of(line) for cell in cells for line in cell.splitlines() or [""])
 
     def _table(self, columns: Sequence[int], width: int) -> list[Line]:
         """Notes are broken as far as they have to be, the longest first."""
@@ -134,7 +135,8 @@ class Grid:
             notes = [each for each in notes if sizes[each] > self._least(each)]
         found: list[Line] = []
         for number, row in enumerate((self.columns, *self.rows)):
-            cells = [wrapped(row[each], size) if each in self.notes_at else [row[each]] for each, size in sizes.items()]
+            cells = [wrapped(row[each], size) if each in self.notes_at else row[each].splitlines() or [""]
+                     for each, size in sizes.items()]  # fmt: skip
             for texts in zip_longest(*cells, fillvalue=""):
                 padded = []
                 for (each, size), text in zip(sizes.items(), texts, strict=True):
