@@ -1,6 +1,7 @@
 """What a workload was drawn from is found again in its description."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,12 @@ def test_recorded_minutes_and_prompts_that_continue_earlier_ones(tmp_path):
     assert np.median(common) == pytest.approx(700 * np.exp(-0.245), rel=0.1)
     found = dict(describe_traffic(drawn).options)
     assert (found["prefix-len"], found["prefix-groups"]) == ("64", "1")
+
+
+def test_a_trace_of_years_is_drawn_from_at_once():
+    drawn = synthetic_workload(count=30, recorded=(0.0, 1.0, 3e9))
+    assert len(drawn.requests) == 30
+    assert all(before.arrival <= after.arrival for before, after in pairwise(drawn.requests))
 
 
 def test_reuse_says_how_far_back():

@@ -317,8 +317,8 @@ def _minutes_of(
     recorded: NDArray[np.float64], rate: float, count: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """All recorded minutes once in random order, and so again; at another rate they last longer or less long."""
-    minute, own = 60.0, rate_of(recorded.tolist())
-    times, span = recorded - recorded[0], len(recorded) / own
+    times, own = recorded - recorded[0], rate_of(recorded.tolist())
+    minute = max(60.0, (span := len(recorded) / own) / 10_000)  # A trace of more than a week is in longer parts
     starts = np.arange(0.0, span, minute)
     bounds = np.searchsorted(times, [*starts, np.inf])
     found: list[NDArray[np.float64]] = []
