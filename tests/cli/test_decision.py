@@ -79,6 +79,26 @@ def test_what_is_owned(infercast: Any, tmp_path: Path) -> None:
     found = infercast(*ONE, "--prices", path, "--json").json
     assert found["usd_per_hour"] == pytest.approx(2500 / (5 * 8766) + 0.02)
     assert found["prices"][0]["kind"] == "owned"
+    path.write_text(path.read_text("utf-8") + "monthly = 73.05\n", encoding="utf-8")
+    assert infercast(*ONE, "--prices", path, "--json").json["usd_per_hour"] == pytest.approx(
+        found["usd_per_hour"] + 0.1
+    )
+
+
+def test_an_api_against_gpus_of_ones_own(answered: Any) -> None:
+    words = (*ONE, "--price-per-gpu-hour", 2, "--api-price")
+    found = answered(*words, "0.2/0.8", "--json").json
+    tokens = (
+        found["usd_per_hour"] / found["usd_per_million_input_tokens"],
+        found["usd_per_hour"] / found["usd_per_million_output_tokens"],
+    )
+    assert found["api"]["usd_per_hour"] == pytest.approx(0.2 * tokens[0] + 0.8 * tokens[1], rel=1e-3)
+    served = found["requests_per_s"] * found["usd_per_hour"] / found["api"]["usd_per_hour"]
+    assert found["api"]["break_even_requests_per_s"] == pytest.approx(served)
+    text = answered(*words, "0.002/0.008").out
+    assert "at $0.002/0.008 per million tokens: the API is cheaper; here pays from" in " ".join(text.split())
+    assert "serving them here saves" in " ".join(answered(*words, "0.2/0.8").out.split())
+    assert "must be dollars per million tokens as IN/OUT" in answered(*words, "cheap").sentence
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 import infercast
 import infercast.predict.learned
-from infercast.forecast.estimate import build_op
+from infercast.forecast.estimate import build_op, rank_tiles
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape
 from infercast.forecast.variants import estimate_variants, variant_grid
 from infercast.hardware import load_gpu
@@ -193,3 +193,21 @@ def test_the_front_holds_the_largest_at_every_latency():
     assert found.fits.ravel()[front].all()
     assert not found.fits.all()
     assert list(found.to_dict()["front"][0]) == list(found.columns())
+
+
+@pytest.mark.parametrize("gpu", ["h200-sxm", "a100-sxm", "l40s"])
+@pytest.mark.parametrize("m", [1, 256, 4096])
+def test_tiles_of_a_product_are_ranked_below_what_the_library_reaches(gpu: str, m: int) -> None:
+    sizes = {"m": m, "n": 4096, "k": 4096}
+    best = infercast.estimate("gemm", gpu, **sizes)
+    rows = rank_tiles(load_gpu(gpu), sizes, best)
+    assert rows[0]["seconds"] == pytest.approx(float(best.seconds))
+    assert [row["seconds"] for row in rows] == sorted(row["seconds"] for row in rows)
+    assert all(row["times_as_long"] == pytest.approx(row["seconds"] / rows[0]["seconds"]) for row in rows)
+    assert all(row["watts"] <= load_gpu(gpu).tdp for row in rows)
+    assert rows[-1]["times_as_long"] > 1.05
+
+
+def test_a_kernel_of_one_vendor_is_not_estimated_on_another() -> None:
+    with pytest.raises(infercast.InputError, match="cudnn of prefill is a kernel of NVIDIA's GPUs, and mi300x is none"):
+        infercast.estimate("prefill", "mi300x", kernel="cudnn", batch=1, q_len=512, heads=8, kv_heads=8, head_dim=128)

@@ -164,3 +164,9 @@ def test_what_is_no_fleet():
         simulate(MODEL, gpu="h100-sxm", fleet="h100-sxm", rate=2.0)
     with pytest.raises(InputError, match="router vllm"):
         simulate(MODEL, fleet="h100-sxm + h200-sxm", rate=2.0, router="vllm")
+
+
+def test_a_group_that_serves_nothing_is_an_answer():
+    found = simulate("qwen2.5-0.5b", fleet="1xl4 + 3xh200-sxm", rate=1.0, num_requests=2)
+    assert [group.share for group in found.groups] == [0.0, 1.0]
+    assert found.to_dict()["requests_per_s"] > 0

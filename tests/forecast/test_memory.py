@@ -50,3 +50,12 @@ def test_the_stage_with_least_room_is_not_always_the_one_with_most_weights():
     # Stages of 6, 7, 7 and 6 layers; the outer ones hold the table of 256,000 rows, the inner ones more layers.
     assert fit.memory.kv.block_bytes == 4 * 2 * 4 * 256 * 2 * 16
     assert fit.most_weights > fit.memory.weights + 1e9
+
+
+def test_weights_load_at_the_rate_of_each_gpus_link_to_its_host() -> None:
+    one, four, eight = (
+        fit_memory("llama-3.1-70b", "h100-sxm", tensor_parallel_size=size).load_seconds for size in (2, 4, 8)
+    )
+    assert one == pytest.approx(2 * four, rel=0.02)
+    assert four == pytest.approx(eight, rel=0.02), "eight GPUs share what four can take"
+    assert 0.3 < four < 3

@@ -137,3 +137,11 @@ def test_steps_take_its_times_in_place_of_a_family_or_on_top(fitted, tmp_path):
     for place, why in (("gem", "unknown kernel family"), ("norm", "takes m, n, k, which is not all in")):
         with pytest.raises(infercast.InputError, match=why):
             with_own_kernels("learned", [f"{path}@{place}"], "vllm", model)
+
+
+def test_beyond_its_table_a_kernel_is_less_certain_the_further_away() -> None:
+    kernel = fit_kernel({"m": [16, 32, 64, 128, 256] * 2, "us": [5, 6, 8, 12, 20] * 2} | {"n": [64] * 5 + [128] * 5})
+    within, near, far = (kernel.predict(m=m, n=64) for m in (100, 512, 4096))
+    widths = [float(np.log(each.high / each.low)) for each in (within, near, far)]
+    assert widths[1] > widths[0] + 0.1
+    assert widths[2] > widths[1] + 0.3

@@ -160,3 +160,16 @@ def test_a_reason_for_both_sides_is_said_once() -> None:
     said = reasons(side_by_side((run, run), ("one", "two")))
     assert len(said) == len({*said})
     assert any("was not measured" in sentence for sentence in said)
+
+
+def test_odd_numbers_of_bits_lie_between_those_that_were_measured() -> None:
+    formats = ("int3", "int4", "int5", "int6", "none")
+    for model, gpu in (("llama-3.1-8b", "h200-sxm"), ("qwen3-30b-a3b", "h100-sxm")):
+        found = [deploy(model, gpu, SETTINGS, quantization=each) for each in formats]
+        steps = [estimate_step(each, decode_shape(8, 1000)).seconds for each in found]
+        assert steps == sorted(steps)
+        assert [each.memory.weights for each in found] == sorted(each.memory.weights for each in found)
+    assert "no engine has such kernels" in " ".join(found[0].model.notes)
+    kernel = infercast.estimate("gemm", "h200-sxm", m=8, n=4096, k=4096, weight_dtype="int5")
+    assert kernel.source == "physics"
+    assert kernel.high > 1.5 * kernel.seconds

@@ -2,7 +2,8 @@
 
 import pytest
 
-from infercast.errors import UnknownNameError
+import infercast
+from infercast.errors import FileFormatError, UnknownNameError
 from infercast.hardware import load_gpu, with_network
 from infercast.hardware.load import networks
 
@@ -41,3 +42,34 @@ def test_the_link_of_so_many_gpus():
     assert gpu.link_bandwidth(16) == gpu.pcie_bandwidth
     assert with_network(gpu, "ethernet-100").link_bandwidth(16) == 8 * 1.5e9
     assert with_network(gpu, "roce-200").link_bandwidth(16) == gpu.pcie_bandwidth
+
+
+def network(tmp_path, text):
+    path = tmp_path / "own.toml"
+    path.write_text("latency_us = 5\n" + text)
+    return with_network(load_gpu("h200-sxm"), str(path))
+
+
+def test_a_file_says_what_leaves_a_switch_and_which_nodes_are_slower(tmp_path):
+    joined = network(tmp_path, "gb_per_s = 50\n[[levels]]\ngpus = 32\noversubscription = 4\n")
+    assert [joined.network_rate(gpus) / 1e9 for gpus in (16, 32, 33)] == [50, 50, 12.5]
+    assert joined.link_bandwidth(64) == 8 * 12.5e9
+    uneven = network(tmp_path, "gb_per_s = [50, 50, 10]\n")
+    assert [uneven.network_rate(gpus) / 1e9 for gpus in (8, 16, 24, 400)] == pytest.approx([50, 50, 10, 10])
+    exchange = {"bytes": 1e8, "network": str(tmp_path / "own.toml")}
+    near, far = (infercast.estimate("all_gather", "h200-sxm", gpus=gpus, **exchange).seconds for gpus in (16, 24))
+    assert far > 2.5 * near
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "needs gb_per_s"),
+        ("gb_per_s = -1", "gb_per_s must be a rate"),
+        ("gb_per_s = 50\nlevels = 3", "levels must be tables"),
+        ("gb_per_s = 50\n[[levels]]\noversubscription = 0.5", "levels.oversubscription must be a number of at least 1"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused(tmp_path, text, problem):
+    with pytest.raises(FileFormatError, match=problem):
+        network(tmp_path, text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from operator import attrgetter
 from random import Random
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -132,6 +133,7 @@ FIRST_COME: dict[str, Drawn] = {
     "watermark": Drawn(0.5, TIGHT),
     "reserves_prompts": Drawn(False, {**TIGHT, "max_num_batched_tokens": 64}, {"rate": 40.0}),
     "by_priority": Drawn(True, {"max_num_seqs": 3}, {"rate": 40.0}),
+    "order": Drawn(attrgetter("num_input"), {"by_priority": True, "max_num_seqs": 3}, {"rate": 40.0}),
     "steps_over": Drawn(
         True, {**PRIORITIES, "num_blocks": 60, "waits_for_tokens": True}, {"rate": 4.0, "longest": 150, "answers": 200}
     ),

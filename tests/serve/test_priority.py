@@ -6,12 +6,17 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
+
+import infercast
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.loop import Replica
-from infercast.serve.scheduler.base import FcfsPolicy
+from infercast.serve.scheduler.base import ORDERS, FcfsPolicy
 from infercast.serve.simulation import simulate
 from infercast.serve.step import StepTimer
+from infercast.serve.workload.classes import parse_class, with_classes
 from infercast.serve.workload.request import Request, Workload
+from infercast.serve.workload.synthetic import synthetic_workload
 
 
 def replica_of(timer: StepTimer, **changes: Any) -> Replica:
@@ -68,3 +73,30 @@ def test_stretches_of_decoding_are_jumped_over_with_priorities_too(scenario: Any
             preempting += record.num_preemptions > 0
         assert served[0] == served[1], seed
     assert preempting > 10
+
+
+def test_a_queue_in_an_order_of_ones_own(timer: StepTimer) -> None:
+    requests = tuple(Request(0.001 * i, size, 4, due=due) for i, (size, due) in enumerate(((8, 9), (12, 5), (4, 3))))
+    for order, expected in (
+        (ORDERS["deadline"], [0, 2, 1]), (ORDERS["shortest_prompt"], [0, 2, 1]),
+        (lambda request: -request.num_input, [0, 1, 2]),
+    ):  # fmt: skip
+        policy = FcfsPolicy(max_num_batched_tokens=64, max_num_seqs=1, by_priority=True, order=order)
+        started = simulate(replica_of(timer, policy=policy), Workload(requests)).started_at
+        assert sorted(range(3), key=lambda index: started[index]) == expected
+
+
+def test_deadlines_of_classes_keep_more_of_their_limits() -> None:
+    shares = [parse_class("chat:0.3:ttft=1"), parse_class("batch:0.7:ttft=60")]
+    workload = with_classes(synthetic_workload(rate=2.2, count=300, input_lengths=700, output_lengths=180), shares)
+    chats = np.array([request.slo_class == "chat" for request in workload.requests])
+    deployed = {
+        policy: infercast.deploy("llama-3.1-8b", "l40s", max_num_seqs=8, scheduling_policy=policy)
+        for policy in ("fcfs", "deadline", lambda request: request.arrival + request.due)
+    }
+    late = []
+    for deployment in deployed.values():
+        record = deployment.simulate(workload).first_records[0]
+        late.append(float(np.mean((record.first_token - record.sent_at)[chats] > 1)))
+    assert late[1] < late[0] / 2
+    assert late[1] == late[2]

@@ -67,11 +67,9 @@ def _parameter(option: Any) -> inspect.Parameter:
     kind: Any = {whole_number: int, list: list[str]}.get(option.type, option.type)
     default = list(option.default) if isinstance(option.default, tuple) else option.default
     return inspect.Parameter(
-        option.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if default is ... else default,
+        option.name, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if default is ... else default,
         annotation=Annotated[kind | None if default is None else kind, _typer_option(option)],
-    )
+    )  # fmt: skip
 
 
 def _typer_option(option: Any) -> Any:

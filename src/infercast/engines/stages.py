@@ -130,10 +130,8 @@ def _drafts(deployment: TimedDeployment) -> float:
         return 0.0
     draft, alone, many = drafting.draft, replace(layout, tensor=drafting.tensor, pipeline=1), DECODE.sequences
     calls = [
-        *draft.pass_calls(alone, many),
-        *draft.attention_calls(alone, *DECODE.batch),
-        *draft.head_calls(alone, many),
-    ]
+        *draft.pass_calls(alone, many), *draft.attention_calls(alone, *DECODE.batch), *draft.head_calls(alone, many),
+    ]  # fmt: skip
     return drafting.passes * _seconds(deployment, calls, deployment.gpu.at(layout.pipeline - 1))
 
 

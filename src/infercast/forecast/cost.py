@@ -22,7 +22,7 @@ HEAD: dict[str, Rule] = {"provider": TEXT, "date": TEXT, "source": TEXT, "licenc
 PRICES = ("on_demand", "on_demand_lowest", "spot", "spot_lowest")
 OF_GPU: dict[str, Rule] = {
     "catalogue_name": TEXT, **dict.fromkeys(PRICES, POSITIVE),
-    **dict.fromkeys(("capital_cost", "watts", "electricity_price"), NOT_NEGATIVE), "years": POSITIVE,
+    **dict.fromkeys(("capital_cost", "watts", "electricity_price", "monthly"), NOT_NEGATIVE), "years": POSITIVE,
     "pue": ("a number of at least 1", lambda value: POSITIVE[1](value) and value >= 1),
 }  # fmt: skip
 HOURS_A_YEAR = 365.25 * 24
@@ -45,7 +45,9 @@ class PriceList:
         kilowatts = float(entry.get("watts", 0.0)) / 1000.0 * float(entry.get("pue", 1.0))
         lifetime = float(entry["years"]) * HOURS_A_YEAR
         electricity = kilowatts * float(entry.get("electricity_price", 0.0))
-        return float(entry["capital_cost"]) / lifetime + electricity
+        return (
+            float(entry["capital_cost"]) / lifetime + 12 * float(entry.get("monthly", 0.0)) / HOURS_A_YEAR + electricity
+        )
 
 
 @cache
@@ -71,7 +73,7 @@ def _read_file(path: Path, changed: float) -> PriceList:
     found = _list_of(path, table)
     if not found.gpus:
         raise FileFormatError(path, "has no prices; write [h100-sxm] and on_demand = 2.5 below it, say")
-    owned_fields = ("capital_cost", "years", "watts", "electricity_price", "pue")
+    owned_fields = ("capital_cost", "years", "watts", "electricity_price", "pue", "monthly")
     for name, entry in found.gpus.items():
         check_table(entry, OF_GPU, path, f"{name}.")
         rented, bought = "on_demand" in entry or "spot" in entry, "capital_cost" in entry
@@ -150,8 +152,23 @@ class Tariff:
     spot: bool = False
     file: Path | None = None
     per_gpu_hour: float | None = None  # Dollars per GPU and hour, in place of any list
+    api: str | None = None  # What an API asks for a million tokens, in and out: ``0.15/0.60``, or one price for both
+
+    @property
+    def of_api(self) -> tuple[float, float] | None:
+        """Dollars for each token of prompts and of answers."""
+        if self.api is None:
+            return None
+        try:
+            prices = [float(part) / MILLION for part in self.api.split("/")]
+        except ValueError:
+            prices = []
+        if not (1 <= len(prices) <= 2 and min(prices) >= 0 and 0 < sum(prices) < inf):
+            raise InputError(f"api_price {self.api!r} must be dollars per million tokens as IN/OUT, such as 0.15/0.60")
+        return prices[0], prices[-1]
 
     def __post_init__(self) -> None:
+        _ = self.of_api
         if self.per_gpu_hour is None:
             return
         require(0 < self.per_gpu_hour < 1e6, "price_per_gpu_hour", "be dollars above 0", self.per_gpu_hour)
@@ -262,7 +279,8 @@ def slo_of(given: Mapping[str, Any]) -> Slo | None:
 
 def tariff_of(given: Mapping[str, Any]) -> Tariff:
     """The prices that they ask for; a file or a provider that cannot be read is an error before anything is run."""
-    tariff = Tariff(given["provider"], given["spot"], given.get("prices"), given["price_per_gpu_hour"])
+    named = given["provider"], given["spot"], given.get("prices"), given["price_per_gpu_hour"], given.get("api_price")
+    tariff = Tariff(*named)
     if tariff.provider is not None or tariff.file is not None:
         tariff.price("")
     return tariff

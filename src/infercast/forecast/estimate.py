@@ -20,6 +20,7 @@ from infercast.lazy_classes import dataclass
 from infercast.ops import Collective, Op
 from infercast.ops.op import BYTES
 from infercast.ops.tensor import Lstm, Product, Sdpa, TensorOp, conv2d, kinds
+from infercast.predict.array_api import Plain
 from infercast.predict.board_power import SUSTAINED_SPREAD, BoardPower, Reading, board_under, meter_reading, sustained
 from infercast.predict.estimate import Estimate
 from infercast.predict.families import FAMILIES
@@ -71,6 +72,8 @@ def name_kernel(family: str, kernel: str, values: Values, op: Any, gpu: Gpu) -> 
     """The operator that a kernel runs on a GPU, and the variant that it was learned as; empty: the usual one."""
     if kernel not in named_kernels(family):
         raise UnknownNameError(f"kernel of {family}", kernel, named_kernels(family))
+    if gpu.vendor != "NVIDIA" and kernel != "triton" and values.get("dtype") not in ("fp32", "tf32"):
+        raise InputError(f"{kernel} of {family} is a kernel of NVIDIA's GPUs, and {gpu.name} is none; leave it out")
     facts = named_kernels(family)[kernel]
     asked = str(values.get(facts.get("of", "dtype")) or values.get("dtype", "bf16"))
     stored = str(values.get("kv_dtype", asked))
@@ -368,6 +371,32 @@ def estimate_kernel(
     # Attention over a batch is an array of one batch.
     seconds, low, high = (np.asarray(each).item() for each in (found.seconds, found.low, found.high))
     return replace(found, seconds=seconds, low=low, high=high, bound=str(np.asarray(found.bound).item()))
+
+
+def rank_tiles(gpu: Gpu, values: dict[str, Any], best: Estimate) -> list[dict[str, Any]]:
+    """Tiles that thread blocks could have for a product, and parts of ``k``, quickest first: physics by ratios to its
+    own best, which takes as long as the ``best`` that was learned, and the same work at the power that leaves.
+    """
+    from infercast.predict.families.gemm import MOST_SPLITS, SHORTEST_SPLIT, Machine, Shapes, plan_of  # noqa: PLC0415
+
+    op: Any = build_op("gemm", values)
+    machine, power = Machine(op, gpu), power_of(gpu, "gemm", values, best)
+    shapes, board = Shapes(float(op.m), float(op.n), float(op.k), machine, Plain), board_under(gpu)
+    most, rows = min(op.k // SHORTEST_SPLIT, MOST_SPLITS) if machine.splits else 1.0, list[dict[str, Any]]()
+    for tile in machine.tiles:
+        blocks = shapes.across[tile.row] * shapes.along[tile.col]
+        for parts in sorted({1.0, max(min(machine.slots // blocks, most), 1.0)}):
+            _, _, rounds, (*pipes, longer, store), reduce = plan_of(shapes, machine, Plain, tile, blocks, parts)
+            seconds = max(shapes.warm[1] * longer, *pipes) + store + reduce + machine.launch
+            size = f"{tile.rows:.0f} x {tile.cols:.0f}"
+            rows.append({"tile": size, "parts_of_k": int(parts), "waves": float(rounds), "seconds": float(seconds)})
+    rows.sort(key=lambda row: row["seconds"])
+    first, work = rows[0]["seconds"], power.joules - board.idle_watts * float(best.seconds)
+    for row in rows:
+        row["times_as_long"] = row["seconds"] / first
+        row["seconds"] = row["times_as_long"] * float(best.seconds)
+        row["watts"] = min(board.idle_watts + work / row["seconds"], board.held_watts)
+    return rows
 
 
 def power_of(gpu: Gpu, family: str, values: dict[str, Any], found: Estimate) -> KernelPower:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from infercast.engines.base import require_fit
-from infercast.engines.memory import Memory
+from infercast.engines.memory import Memory, host_link
 from infercast.engines.settings import Resolved, Settings
 from infercast.errors import DoesNotFitError, require
 from infercast.forecast.deploy import OWN, GpuSource, ModelSource, PlaceOptions, defaults, put_on, with_keywords
@@ -31,6 +31,11 @@ class Fit(PlottableResult):
     context: int  # Tokens of the sequences that are counted in ``most_sequences``
     problem: str  # Why an engine would refuse to start; empty if it starts
     most_weights: float  # Bytes of weights on the GPU with most of them, perhaps of another stage than ``memory``
+
+    @property
+    def load_seconds(self) -> float:
+        """Seconds until the weights are on all GPUs if they wait in the host's memory, as when models are switched."""
+        return self.most_weights / host_link(self.gpu, self.layout.gpus, 0.0, 0.0).rate
 
     def _words(self) -> str:
         if self.problem:

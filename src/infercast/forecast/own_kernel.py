@@ -258,7 +258,11 @@ class OwnKernel(ResultMixin):
         home = self.gpu
         here, there = (self._inputs(columns, each) for each in (device, home))
         logs, spread = self._members(there)
-        half = np.minimum(self.facts["width"] * spread, WIDEST)
+        known = np.array(self.facts["shapes"], dtype=float)
+        ends = np.log2(np.maximum([known.min(axis=0), known.max(axis=0)], 0.5))
+        asked, doubt_an_octave = np.log2(np.maximum(columns, 0.5)), 0.1
+        beyond = np.maximum(np.maximum(ends[0] - asked, asked - ends[1]), 0.0).sum(axis=1)
+        half = np.minimum(self.facts["width"] * spread + doubt_an_octave * beyond, WIDEST)
         floors = [launch_floor(each) / MICRO for each in (device, home)]
         roofs = [floor + np.maximum(x["moved"], x["computed"]) for floor, x in zip(floors, (here, there), strict=True)]
         ratios = np.log([roofs[0] / roofs[1]])

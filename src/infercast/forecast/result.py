@@ -230,6 +230,11 @@ def interval_of(forecast: SimulatedRun, limit: Limit, intervals: Intervals) -> t
     return value * float(np.exp(below)), value * float(np.exp(above))
 
 
+class AgainstApi(NamedTuple):
+    usd_per_hour: float  # Of the API, for these requests
+    break_even: float  # Requests per second from which serving them oneself costs less
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Forecast(PlottableResult, SimulatedRun):
     """The result of a simulated run: what clients saw, and what each pool of replicas did."""
@@ -249,6 +254,16 @@ class Forecast(PlottableResult, SimulatedRun):
         inputs = float(np.mean([request.num_input for request in self.workload.requests]))
         rate = self.requests_per_second
         return cost_at(per_hour, rate, rate * inputs, self.output_tokens_per_second)
+
+    @property
+    def against_api(self) -> AgainstApi | None:
+        """What an API would ask for the same, and when it is worth to serve oneself; None without prices of both."""
+        prices, cost = self.tariff.of_api, self.cost
+        if prices is None or cost is None:
+            return None
+        tokens = [(each.num_input, each.num_output) for each in self.workload.requests]
+        request = float(np.mean(tokens, axis=0) @ prices)
+        return AgainstApi(3600.0 * self.requests_per_second * request, cost.per_hour / 3600.0 / request)
 
     @property
     def groups(self) -> tuple[GroupRun, ...]:

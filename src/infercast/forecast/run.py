@@ -380,7 +380,7 @@ class Stays:
         """The same less those ``over`` the seats, and how many at a time, no more than ``most``."""
         ends = np.concatenate([end[self._own], begin[self._own]])
         changes = np.repeat([-1, 1], ends.size // 2)[np.argsort(ends, kind="stable")]
-        return MeanAndPeak(self.mean(begin, end) - over, min(float(max(np.cumsum(changes).max(), 0)), most))
+        return MeanAndPeak(self.mean(begin, end) - over, min(float(np.cumsum(changes).max(initial=0)), most))
 
     def busy(self, engine: int) -> float:
         """Share of the run in which an engine had any request."""

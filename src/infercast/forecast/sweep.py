@@ -88,10 +88,8 @@ class Axis:
 
 
 def axis_of(
-    rates: Iterable[float] | None = None,
-    concurrencies: Iterable[int] | None = None,
-    vary: Varied | None = None,
-) -> Axis:
+    rates: Iterable[float] | None = None, concurrencies: Iterable[int] | None = None, vary: Varied | None = None,
+) -> Axis:  # fmt: skip
     """The axis that is given, or two settings as one with the other across; rates and clients in ascending order."""
     settings = [] if vary is None else [*vary.items()] if isinstance(vary, Mapping) else [vary]
     given = [(name, values) for name, values in ((RATE, rates), (CONCURRENCY, concurrencies)) if values is not None]
@@ -338,15 +336,9 @@ def _along_load(system: System, axis: Axis, workload: Workload, slo: Slo | None,
         workload=_served(
             ", ".join(part for part in parts if workload.drawn is None or part.split(" ")[0] not in LOADS), points
         ),
-        axis=axis,
-        points=tuple(points),
-        slo=slo,
-        price=_price(points[0]),
-        light_ttft=light,
-        knee=knee,
-        promise=promise,
+        axis=axis, points=tuple(points), slo=slo, price=_price(points[0]), light_ttft=light, knee=knee, promise=promise,
         capacity=most,
-    )
+    )  # fmt: skip
 
 
 def _along_setting(

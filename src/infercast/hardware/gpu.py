@@ -73,6 +73,7 @@ class Gpu(ResultMixin):
     pcie_topology: str = ""  # How GPUs without direct links are joined, one of `TOPOLOGIES`; empty: unknown
     network_bandwidth: float = 0.0  # Bytes per second to other nodes, one direction, one GPU's share; 0: no network
     network_latency: float = 0.0  # Seconds of one message to another node
+    network_levels: tuple[tuple[int, float], ...] = ()  # GPUs that a switch joins, and the share that more of them have
     max_clock: float = 0.0  # Hz: highest clock that the driver lets kernels run at, if not ``boost_clock``; 0: it is
     power_limit: float = 0.0  # Watts that an operator lets the board draw; 0: its ``tdp``
     clock_limit: float = 0.0  # Hz: the clock that an operator has locked, which all rates follow already; 0: none
@@ -127,8 +128,14 @@ class Gpu(ResultMixin):
     def link_bandwidth(self, gpus: int) -> float:
         """Bytes a second that a ring over the GPUs can carry: direct links, PCIe, or all adapters of a node."""
         if gpus > self.gpus_per_node and self.network_bandwidth > 0:
-            return min(self.link_bandwidth(self.gpus_per_node), self.network_bandwidth * self.gpus_per_node)
+            return min(self.link_bandwidth(self.gpus_per_node), self.network_rate(gpus) * self.gpus_per_node)
         return self.nvlink_bandwidth if self.is_linked(gpus) else self.pcie_bandwidth
+
+    def network_rate(self, gpus: int) -> float:
+        """Bytes a second that each of so many GPUs can send past all switches between them."""
+        return self.network_bandwidth * min(
+            [share for joined, share in self.network_levels if gpus > joined], default=1
+        )
 
     def supports(self, dtype: str) -> bool:
         """Whether the chip itself multiplies in ``dtype``."""

@@ -52,10 +52,8 @@ ON_CHIP_FIELDS: dict[str, Rule] = {
 TOPOLOGY: Rule = (f"one of {', '.join(TOPOLOGIES)}", lambda value: isinstance(value, str) and value in TOPOLOGIES)
 MEMORY: Rule = ("hbm (stacked) or gddr", lambda value: value in ("hbm", "gddr"))
 ARCHITECTURE_FIELDS: dict[str, Rule] = {
-    **dict.fromkeys(("vendor", "compute_capability", "kernels"), TEXT),
-    "memory": MEMORY,
-    **ON_CHIP_FIELDS,
-}
+    **dict.fromkeys(("vendor", "compute_capability", "kernels"), TEXT), "memory": MEMORY, **ON_CHIP_FIELDS,
+}  # fmt: skip
 FACTS: Rule = ("a table of facts", lambda value: isinstance(value, dict) and bool(value))
 """What is known of the kernels that an architecture runs; only a new architecture brings its own."""
 CLOCKS = ("boost_clock_mhz", "sustained_clock_mhz", "max_clock_mhz", "held_clock_mhz")
@@ -333,6 +331,7 @@ class Network(NamedTuple):
 
     bandwidth: float
     latency: float  # Seconds of one message
+    levels: tuple[tuple[int, float], ...] = ()  # GPUs that a switch joins, and the share that more of them have
 
 
 @cache
@@ -341,13 +340,43 @@ def networks() -> dict[str, Network]:
     return {name: Network(table["gb_per_s"] * GIGA, table["latency_us"] * MICRO) for name, table in tables.items()}
 
 
+def _rates(value: Any) -> list[float]:
+    found = value if isinstance(value, list) else [value]
+    return found if all(map(POSITIVE[1], found)) else []
+
+
+def _read_network(path: Path, node: int) -> Network:
+    """A file like networks.toml's tables, with what leaves a switch, and nodes whose adapters differ."""
+    known: dict[str, Rule] = {
+        **{"title": TEXT, "gb_per_s": ("a rate, or a list of one for each node", lambda each: _rates(each) != []),
+           "latency_us": NOT_NEGATIVE, "levels": ("tables [[levels]]", lambda each: isinstance(each, list))},
+    }  # fmt: skip
+    table = read_table(path, path)
+    check_table(table, known, path)
+    if missing := [name for name in ("gb_per_s", "latency_us") if name not in table]:
+        raise FileFormatError(path, f"needs {missing[0]}")
+    rates = _rates(table["gb_per_s"])
+    level_fields: dict[str, Rule] = {
+        "gpus": COUNT,
+        "oversubscription": ("a number of at least 1", lambda each: each >= 1),
+    }
+    levels = [(node * number, min(rates[: number + 1]) / rates[0]) for number in range(1, len(rates))]
+    for level in table.get("levels", ()):
+        check_table(level, level_fields, path, "levels.")
+        levels.append((level.get("gpus", node), 1.0 / level.get("oversubscription", 1.0)))
+    return Network(rates[0] * GIGA, table["latency_us"] * MICRO, tuple(levels))
+
+
 def with_network(gpu: Gpu, name: str | None) -> Gpu:
     if name is None:
         return gpu
-    known = networks()
-    if name not in known:
-        raise UnknownNameError("network", name, known)
-    return replace(gpu, network_bandwidth=known[name].bandwidth, network_latency=known[name].latency)
+    if name.endswith(".toml"):
+        found = _read_network(Path(name), gpu.gpus_per_node)
+    elif name in networks():
+        found = networks()[name]
+    else:
+        raise UnknownNameError("network", name, networks(), " (or a TOML file of your own)")
+    return replace(gpu, network_bandwidth=found.bandwidth, network_latency=found.latency, network_levels=found.levels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ PACKED_LATENT = "fp8_ds_mla"  # How FlashMLA caches the latents of sparse attent
 BYTES: dict[str, float] = {
     "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / (128 * 128), "int8": 1.0,
     "int4": 0.5 + 2 / 128, "mxfp4": 0.5 + 1 / 32, "nvfp4": 0.5 + 1 / 16, PACKED_LATENT: 656 / 576,
+    **{f"int{bits}": bits / 8 + 2 / 128 for bits in (3, 5, 6)},
 }  # fmt: skip
 
 # The tensor-core rate a format multiplies at. A weight-only format is multiplied as its activations are.

@@ -199,11 +199,9 @@ SLOWER_READING, FEW_CLOCKS, SLOWER_CACHES = 0.1, 0.55, 0.45
 """Reading memory slows with the first power of the clock's share, below the second share with the third: unchecked."""
 THROTTLED = tuple(dict.fromkeys(name for family in FAMILIES.values() for name in family.throttled))
 SUSTAINED = {
-    "gemm": (FREE_SHARE, FULL_SHARE, 1.1),
-    "gemm/narrow": (0.0, 0.5, 0.5),
-    "attention": (0.0, 0.5, 1.6),
+    "gemm": (FREE_SHARE, FULL_SHARE, 1.1), "gemm/narrow": (0.0, 0.5, 0.5), "attention": (0.0, 0.5, 1.6),
     "moe": (0.0, 0.5, 1.0),
-}
+}  # fmt: skip
 """Of one kernel launched without a pause: shares of its format's peak at which it begins to lose and loses most, and
 that loss as a multiple of a step's. From rows of our sweep at the limit: 3.5 to 5.3 % off, where bursts are 8 to 16
 % off."""
@@ -411,10 +409,8 @@ def _flat(value: Any, rows: int) -> Array:
 
 
 POWER = Inputs(
-    "power",
-    {"power": FEATURES},
-    ("data/energy.toml", "predict/board_power.py"),
-)
+    "power", {"power": FEATURES}, ("data/energy.toml", "predict/board_power.py"),
+)  # fmt: skip
 ARCHIVE = DATA / "fitted" / "power.npz"
 ENGINE = "*"
 OWN = frozenset(("encoder_attention", "recurrent", "attention_decode"))

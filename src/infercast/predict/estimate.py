@@ -140,10 +140,8 @@ def join(prompts: Estimate, decodes: Estimate, padded: Any = 0.0) -> Estimate:
     return Estimate(
         float(fuse_prefill_decode(prompts.seconds, decodes.seconds, padded=padded)),
         float(fuse_prefill_decode(prompts.low, decodes.low, padded=padded)),
-        float(fuse_prefill_decode(prompts.high, decodes.high, padded=padded)),
-        prompts.source,
-        longer.bound,
-    )
+        float(fuse_prefill_decode(prompts.high, decodes.high, padded=padded)), prompts.source, longer.bound,
+    )  # fmt: skip
 
 
 HIDDEN_SECONDS = 8e-6

@@ -200,11 +200,9 @@ def write_manifest(archive: Path, arrays: NpzFile, inputs: Inputs, origin: Mappi
     """Write down what an archive was fitted on; ``origin``: when, by which revision and versions, on what tables."""
     document = {
         "about": f"What {archive.name} was fitted on. Loading refuses an archive or a source that does not fit to it.",
-        "kind": inputs.kind,
-        "archive_sha256": contents_hash(arrays),
-        "source_sha256": inputs.source_hash,
+        "kind": inputs.kind, "archive_sha256": contents_hash(arrays), "source_sha256": inputs.source_hash,
         "sources": inputs.sources,
-    }
+    }  # fmt: skip
     write_document(manifest_path(archive), {**document, **(origin or {}), "features": inputs.features})
 
 

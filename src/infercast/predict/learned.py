@@ -19,7 +19,7 @@ from infercast.hardware import Gpu, load_gpu
 from infercast.hardware.gpu import has_at_least, has_inline_ecc, ratio_bounds, without_ecc
 from infercast.hardware.load import by_kernels, is_modelled
 from infercast.ops import Attention, Gemm, MoE, Op
-from infercast.ops.op import Quantity, tensor_rate_of
+from infercast.ops.op import Quantity, bytes_of, tensor_rate_of
 from infercast.predict import identity
 from infercast.predict.board_power import power_limits
 from infercast.predict.estimate import SOURCES, Estimate, fuse_prefill_decode, join, padded_seconds
@@ -227,6 +227,16 @@ class ModelSelector:
         yield "unseen", [POOLED]
 
 
+def _in_bits(op: Any) -> tuple[Any, Any, float] | None:
+    """For weights of which no kernel was measured, those of 4 and of 16 bits, and how far they are between the two, by
+    their bytes; longer if they are unpacked slowly.
+    """
+    if getattr(op, "weight_dtype", None) not in ("int3", "int5", "int6"):
+        return None
+    bits, few, many = (bytes_of(each) for each in (op.weight_dtype, "int4", op.dtype))
+    return replace(op, weight_dtype="int4"), replace(op, weight_dtype=op.dtype), (bits - few) / (many - few)
+
+
 class Learned:
     """Estimates operators with an artefact, falling back to what is typical where it has nothing to say. Tiers, best
     first: *measured* (the GPU's own rows), *sibling* (a GPU of the same architecture), *unseen* (a model of several
@@ -289,6 +299,9 @@ class Learned:
 
     def estimate(self, op: Op, gpu: Gpu, variants: tuple[str, ...] | None = None) -> Estimate:
         """One launch of ``op``; arrays of shapes give arrays of times. ``variants`` names the kernel, if known."""
+        if (ends := _in_bits(op)) is not None:
+            seconds, bound = self.seconds(op, gpu), self.estimate(ends[0], gpu, variants).bound
+            return Estimate(seconds, 0.85 * seconds, 1.8 * seconds, "physics", bound)
         own, lesser = self._estimate(op, gpu, variants), self._lesser(op, gpu)
         return own if lesser is None else at_most(own, self._estimate(op, lesser[0], variants).seconds * lesser[1])
 
@@ -301,6 +314,10 @@ class Learned:
         return join(first, second[0], padded_seconds(split_batch(op)[1], gpu)) if second else first
 
     def seconds(self, op: Op, gpu: Gpu) -> Quantity:
+        if (ends := _in_bits(op)) is not None:
+            few, many, share = ends
+            known = self.seconds(few, gpu)
+            return known + share * (self.seconds(many, gpu) - known)
         own, lesser = self._seconds(op, gpu), self._lesser(op, gpu)
         return own if lesser is None else np.minimum(own, self._seconds(op, lesser[0]) * lesser[1])
 

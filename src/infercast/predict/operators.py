@@ -193,13 +193,10 @@ def _lstm_work(op: Lstm, gpu: Gpu) -> Work:
     """Steps one after the other, layers overlapping at most, each with a product of all gates."""
     weights, steps = op.weights * bytes_of(op.dtype), op.steps * op.layers * op.directions
     pipes = {
-        "launch": _launch(gpu),
-        "steps": 1e-6 * steps,
-        "dram": _from_dram(op.bytes_read + op.bytes_written, gpu),
-        "weights": op.steps * weights / gpu.l2_bandwidth,
-        "tensor": op.flops / gpu.dense_flops(op.dtype),
+        "launch": _launch(gpu), "steps": 1e-6 * steps, "dram": _from_dram(op.bytes_read + op.bytes_written, gpu),
+        "weights": op.steps * weights / gpu.l2_bandwidth, "tensor": op.flops / gpu.dense_flops(op.dtype),
         "tiles": steps * _tiling(op.batch, op.gates * op.hidden, op.hidden, 1, op.dtype, gpu)[0],
-    }
+    }  # fmt: skip
     sizes = [log2(op.batch), log2(op.steps), log2(op.hidden), op.layers, log2(weights / gpu.l2_bytes), op.gates]
     return Work("lstm", "lstm", pipes, [FORMATS.index(op.dtype), *sizes])
 

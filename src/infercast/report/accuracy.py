@@ -148,8 +148,7 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
     return {
         "runs": [
             {
-                **pick(run, "file kind label"),
-                "requests": asdict(run.scatter) if run.scatter else None,
+                **pick(run, "file kind label"), "requests": asdict(run.scatter) if run.scatter else None,
                 **{key: pair_dict(at(path)(run), scale) for key, (path, scale) in RUN_PAIRS.items()},
             }
             for run in validation.runs
@@ -170,10 +169,9 @@ def validation_dict(validation: Validation) -> dict[str, Any]:
             "interval_half_width_mean": validation.width(*QUANTITIES),
             **{f"{quantity}_interval_coverage": validation.coverage(quantity) for quantity in QUANTITIES},
             **{f"{quantity}_interval_half_width_mean": validation.width(quantity) for quantity in QUANTITIES},
-            "runs": len(validation.runs),
-            "stalled_runs": validation.num_stalled,
+            "runs": len(validation.runs), "stalled_runs": validation.num_stalled,
         },
-    }
+    }  # fmt: skip
 
 
 def _run_row(run: RunComparison) -> tuple[str, ...]:

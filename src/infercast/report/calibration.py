@@ -33,10 +33,8 @@ def calibration_dict(calibration: Calibration) -> dict[str, Any]:
             }
             for each in calibration.results
         ],
-        "doubts": doubts_of(calibration),
-        "error_of_results": matched,
-        "error_left_out": left_out,
-    }
+        "doubts": doubts_of(calibration), "error_of_results": matched, "error_left_out": left_out,
+    }  # fmt: skip
 
 
 def render_calibration(calibration: Calibration, written: str | None = None) -> list[Printable]:
@@ -51,11 +49,9 @@ def render_calibration(calibration: Calibration, written: str | None = None) -> 
     doubts = doubts_of(calibration)
     parts = [
         *([Section("Doubts", Facts(("-", each) for each in doubts))] if doubts else []),
-        Section("Calibrated with", Facts(about)),
-        Section("What the results say", Grid(columns, rows, notes_at=(4,))),
-        *_seen(calibration),
-        *_errors(calibration),
-    ]
+        Section("Calibrated with", Facts(about)), Section("What the results say", Grid(columns, rows, notes_at=(4,))),
+        *_seen(calibration), *_errors(calibration),
+    ]  # fmt: skip
     assumed = list(dict.fromkeys(text for each in calibration.results for text in each.assumptions))
     if assumed:
         sentences = "\n".join(f"{text[:1].upper()}{text[1:]}." for text in assumed)

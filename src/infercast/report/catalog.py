@@ -38,15 +38,13 @@ def _flops(dtype: str) -> Callable[[Gpu], str]:
 GPU_FIELDS: tuple[Field[Gpu], ...] = (
     Field("", lambda gpu: gpu.name, "name"),
     Field("", lambda gpu: gpu.architecture, "architecture", rank=4, words=True),
-    Field("", lambda gpu: f"{gpu.sms}", "SMs", rank=2),
-    Field("", _flops("bf16"), "16-bit"),
-    Field("", _flops("fp8"), "fp8"),
-    Field("", _flops("fp4"), "fp4", rank=1),
+    Field("", lambda gpu: f"{gpu.sms}", "SMs", rank=2), Field("", _flops("bf16"), "16-bit"),
+    Field("", _flops("fp8"), "fp8"), Field("", _flops("fp4"), "fp4", rank=1),
     Field("", lambda gpu: f"{gpu.driver_bytes / GIB:,.0f}", "GiB"),
     Field("", lambda gpu: f"{gpu.dram_bandwidth / TERA:.2f}", "TB/s"),
     Field("", lambda gpu: f"{gpu.nvlink_bandwidth / GIGA:,.0f}" if gpu.nvlink_bandwidth else "-", "link GB/s", rank=1),
     Field("", lambda gpu: f"{gpu.tdp:,.0f}", "W", rank=3),
-)
+)  # fmt: skip
 
 
 def brief_names(known: Iterable[Any]) -> list[Printable]:
@@ -87,12 +85,10 @@ def render_gpu(gpu: Gpu) -> list[Printable]:
         ("shared memory per SM", format_bytes(gpu.shared_memory_per_sm)),
         ("registers per SM", f"{gpu.registers_per_sm:,}"),
         ("NVLink", f"{format_rate(gpu.nvlink_bandwidth, 'B/s')} one way" if gpu.nvlink_bandwidth else "none"),
-        ("PCIe", f"{format_rate(gpu.pcie_bandwidth, 'B/s')} one way"),
-        ("GPUs per node", f"{gpu.gpus_per_node}"),
-        ("power", f"{gpu.tdp:,.0f} W"),
-        ("also known as", ", ".join(gpu.aliases)),
+        ("PCIe", f"{format_rate(gpu.pcie_bandwidth, 'B/s')} one way"), ("GPUs per node", f"{gpu.gpus_per_node}"),
+        ("power", f"{gpu.tdp:,.0f} W"), ("also known as", ", ".join(gpu.aliases)),
         *(("source", source) for source in gpu.sources),
-    ]
+    ]  # fmt: skip
     return [Section(f"{gpu.title} ({gpu.name})", Facts(rows)), _render_kernels(gpu), _render_prices(gpu.name)]
 
 

@@ -27,8 +27,7 @@ FORECASTS: str = SENTENCES["forecasts"]
 
 def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[str, Any]:
     return {
-        "state": state.word,
-        "capacity_requests_per_s": state.capacity,
+        "state": state.word, "capacity_requests_per_s": state.capacity,
         "saturated": state.word in (BACKLOGGED, OVERLOADED),
         "saturation_requests_per_s": state.capacity if state.saturation else None,
         "steady_state": {
@@ -36,9 +35,8 @@ def state_fields(state: State, steady: SteadyState, steady_only: bool) -> dict[s
             **pick(steady if steady.reached else None, from_s="begin", to_s="end"),
             "requests": steady.num_requests if steady.reached else 0,
         },
-        "stopped": steady.stopped,
-        "steady_only": steady_only,
-    }
+        "stopped": steady.stopped, "steady_only": steady_only,
+    }  # fmt: skip
 
 
 def host_rows(deployment: Deployment, phases: Sequence[Phase]) -> list[tuple[str, str]]:

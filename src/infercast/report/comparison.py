@@ -130,16 +130,13 @@ def runs_dict(
         before["breakdown"], after["breakdown"] = (breakdown_dict(break_down(run)) for run in runs)
     both, explained = compare.side_by_side(runs, names), compare.compare_runs(*runs)
     return {
-        "what_if": changes,
-        "before": before,
-        "after": after,
-        "reasons": compare.reasons(both, explained),
+        "what_if": changes, "before": before, "after": after, "reasons": compare.reasons(both, explained),
         "steps": [_side_dict(side) for side in both.sides],
         "same_steps": [
             {"step": step.title, "before": _step_dict(step, 0), "after": _step_dict(step, 1)} for step in both.steps
         ],
         "explained": {name.lower(): comparison_list(comparison) for name, comparison in explained.items()},
-    }
+    }  # fmt: skip
 
 
 def steps_dict(before: tuple[Deployment, StepCost], after: tuple[Deployment, StepCost], changes: str) -> dict[str, Any]:

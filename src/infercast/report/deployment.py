@@ -20,7 +20,7 @@ from infercast.models.library import bundled_config, bundled_name
 from infercast.report.terminal import Facts, Field, FittingTable, Grid, Printable, Renderers, Section, pick, styled
 from infercast.serve.cache.blocks import KvShape
 from infercast.serve.workload.request import Workload
-from infercast.units import format_bytes, format_count, format_many, format_percent
+from infercast.units import format_bytes, format_count, format_many, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from infercast.forecast.memory import Fit
@@ -56,6 +56,11 @@ def render_fit(fit: Fit) -> list[Printable]:
     if fit.layout.pipeline > 1:
         answers.append(("stage", f"the one of {fit.layout.pipeline} with least room; all have as many blocks"))
         answers.append(("most weights", f"{format_bytes(fit.most_weights)} per GPU, of all stages"))
+    stored = spec.weight_bytes(model).total / 2e9
+    loaded = (
+        f"{format_seconds(fit.load_seconds)} from the host's memory, {format_seconds(stored)} from a store of 2 GB/s"
+    )
+    answers.append(("loading weights", loaded))
     answers += [("note", note) for note in model.notes]
     answers += release_rows(engine)
     name = engine.bounds[2]
@@ -87,7 +92,7 @@ def fit_dict(fit: Fit) -> dict[str, Any]:
         ),
         "block_sizes": list(memory.kv.shape.of_tokens.sizes),
         "windows": list(memory.kv.shape.of_tokens.windows),
-        **pick(fit, "longest_sequence most_sequences context", max_model_len="settings.max_model_len"),
+        **pick(fit, "longest_sequence most_sequences context load_seconds", max_model_len="settings.max_model_len"),
         "fits": not fit.problem,
         "problem": fit.problem or None,
         "assumed": fit.model.assumed or None,
@@ -188,6 +193,7 @@ def serve_command(deployment: Deployment, role: str = BOTH) -> str:
     names = names - OURS_ALONE | {*engine.commands.dotted}
     flags = [each.name for each in fields(engine.settings_type) if each.name in names]
     changed = {name: given for name in flags if (given := getattr(settings, name)) != getattr(usual, name)}
+    changed |= {"scheduling_policy": "priority"} if "scheduling_policy" in changed else {}  # of whatever clients send
     name = None if bundled_name(model.name) is None else engine.commands.on_the_fly.get(model.weights.name)
     is_own = name is not None and "quantization_config" in bundled_config(model.name)
     cache = model.cache_dtype if model.cache_dtype == "fp8" else "auto"

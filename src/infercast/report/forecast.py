@@ -13,6 +13,7 @@ from infercast.forecast.energy import Energy, FacilityEnergy
 from infercast.forecast.intervals import Intervals
 from infercast.forecast.kernels import Phase
 from infercast.forecast.result import Forecast, JudgedLimit, Verdict, prices_of
+from infercast.forecast.simulate import most_requests_per_second
 from infercast.forecast.slo import NAMES, Percentiles
 from infercast.forecast.steady import CUT, LATE
 from infercast.forecast.system import BOTH, DECODE
@@ -100,7 +101,21 @@ def cost_rows(forecast: Forecast) -> list[tuple[str, str]]:
     prices = [
         forecast.tariff.unknown(gpu) if price is None else price.description for _, gpu, price in prices_of(forecast)
     ]
-    return [*rows, *named_first("price", dict.fromkeys(prices))]
+    return [*rows, *api_rows(forecast), *named_first("price", dict.fromkeys(prices))]
+
+
+def api_rows(forecast: Forecast) -> list[tuple[str, str]]:
+    """Whether an API is cheaper."""
+    if (found := forecast.against_api) is None or forecast.cost is None:
+        return []
+    saved = 1.0 - forecast.cost.per_hour / found.usd_per_hour if found.usd_per_hour else -1.0
+    verdict = f"serving them here saves {units.format_percent(saved)}" if saved > 0 else "the API is cheaper"
+    most = most_requests_per_second(forecast.system, forecast.workload)
+    pays, serves = (units.format_figure(each) for each in (found.break_even, most))
+    words = (
+        f"{units.format_dollars(found.usd_per_hour)} per hour at ${forecast.tariff.api} per million tokens: {verdict}"
+    )
+    return [("an API", f"{words}; here pays from {pays} requests/s, and {serves} can be served")]
 
 
 def price_words(forecast: Forecast) -> str:
@@ -118,6 +133,9 @@ def decision_fields(forecast: Forecast) -> dict[str, Any]:
         "slo": None if forecast.verdict is None else slo_dict(forecast.verdict),
         **{each.key: each.data(forecast) for each in (*quantities.PROMISES, *quantities.COSTS)},
         "prices": prices,
+        "api": None
+        if (api := forecast.against_api) is None
+        else {"usd_per_hour": api.usd_per_hour, "break_even_requests_per_s": api.break_even},
     }
 
 
@@ -420,7 +438,7 @@ def brief_rows(forecast: Forecast, intervals: Intervals, found: RunDiagnosis | N
         ("load", f"{served}; {units.format_figure(running.mean)} running{queue}"),
         *named_first("group", map(_group_words, fleet)), *given_up_rows(forecast), *outage_rows(forecast),
         ("SLO", _promise_words(forecast.verdict, findings.POOLED if deployment.model.pools else findings.EXAMPLE)),
-        ("cost", _cost_words(forecast)), *([] if fleet else findings.diagnosis_rows(found)),
+        ("cost", _cost_words(forecast)), *api_rows(forecast), *([] if fleet else findings.diagnosis_rows(found)),
         *named_first("doubt", doubts), *named_first("run it", _started(forecast)), ("next", findings.next_words(found)),
         ("more", MORE),
     ]  # fmt: skip

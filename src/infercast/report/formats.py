@@ -168,7 +168,7 @@ def _plain(name: str, value: Any) -> str:
         return f"{value:+.2f} %"
     if name.endswith(("share", "error", "lost")):
         return format_percent(value)
-    return format_bytes(value) if "bytes" in name else format_count(value)
+    return format_bytes(value) if "bytes" in name else format_count(value) if value >= 1000 else f"{value:.3g}"
 
 
 RENDERERS = {

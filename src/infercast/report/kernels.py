@@ -139,8 +139,7 @@ def _ranked(cost: StepCost) -> list[KernelCost]:
 def _kernel_fields(cost: StepCost) -> tuple[Field[KernelCost], ...]:
     board, gpu_seconds = cost.board, float(cost.gpu.seconds)
     return (
-        Field("name", lambda kernel: kernel.name, "kernel"),
-        Field("family", lambda kernel: kernel.family, "family"),
+        Field("name", lambda kernel: kernel.name, "kernel"), Field("family", lambda kernel: kernel.family, "family"),
         Field("launches", lambda kernel: kernel.count, "launches", "{:,}".format),
         Field("us", lambda kernel: float(kernel.estimate.seconds), "one", format_seconds, data=in_us),
         Field("low_us", lambda kernel: float(kernel.estimate.low), data=in_us),
@@ -149,8 +148,7 @@ def _kernel_fields(cost: StepCost) -> tuple[Field[KernelCost], ...]:
         Field("", lambda kernel: kernel.seconds / gpu_seconds, "share", format_percent),
         Field("source", lambda kernel: kernel.estimate.source),
         Field("bound", lambda kernel: kernel.estimate.bound, "bound by", data=str),
-        Field("achieved", lambda kernel: kernel.achieved),
-        Field("limit", lambda kernel: kernel.limit),
+        Field("achieved", lambda kernel: kernel.achieved), Field("limit", lambda kernel: kernel.limit),
         Field("unit", lambda kernel: kernel.unit),
         Field("", lambda kernel: format_rate(kernel.achieved, kernel.unit), "reaches"),
         Field("", lambda kernel: format_rate(kernel.limit, kernel.unit), "limit"),
@@ -158,7 +156,7 @@ def _kernel_fields(cost: StepCost) -> tuple[Field[KernelCost], ...]:
         Field("joules", lambda kernel: kernel.joules(board) / kernel.count),
         Field("total_joules", lambda kernel: kernel.joules(board), "energy", format_joules),
         Field("terms", lambda kernel: kernel.terms),
-    )
+    )  # fmt: skip
 
 
 def power_facts(power: KernelPower) -> list[tuple[str, str]]:
@@ -286,18 +284,16 @@ def breakdown_dict(breakdown: Breakdown) -> dict[str, Any]:
     return {
         **pick(breakdown, "duration_s=duration side_by_side steps"),
         "kernels": [pick(each, "kernel=name family seconds") for each in breakdown.kernels],
-        **pick(breakdown, "host_seconds=host.seconds idle_seconds"),
-        "ttft": _parts_dict(breakdown.first_tokens),
+        **pick(breakdown, "host_seconds=host.seconds idle_seconds"), "ttft": _parts_dict(breakdown.first_tokens),
         "tpot": _parts_dict(breakdown.later_tokens),
         "by_tokens_generated": [
             {
-                **pick(each, "first last requests tokens"),
-                "ms": in_ms(each.seconds),
+                **pick(each, "first last requests tokens"), "ms": in_ms(each.seconds),
                 "families_ms": {name: in_ms(seconds) for name, seconds in each.families.items()},
             }
             for each in breakdown.composition
         ],
-    }
+    }  # fmt: skip
 
 
 def _parts_dict(parts: RequestParts | None) -> dict[str, Any] | None:

@@ -183,11 +183,9 @@ class Latency(NamedTuple):
 
 
 LATENCIES = (
-    Latency("ttft", "time to first token (TTFT)", "TTFT"),
-    Latency("tpot", "time per output token (TPOT)", "TPOT"),
-    Latency("inter_token", "inter-token latency", "inter-token"),
-    Latency("end_to_end", "end to end", "end to end"),
-)
+    Latency("ttft", "time to first token (TTFT)", "TTFT"), Latency("tpot", "time per output token (TPOT)", "TPOT"),
+    Latency("inter_token", "inter-token latency", "inter-token"), Latency("end_to_end", "end to end", "end to end"),
+)  # fmt: skip
 LINK_PARTS = (
     Latency("prompt", "  prompt on the prefill pool", "  prompt"),
     Latency("wait", "  waiting for the link", "  waiting for the link"),

@@ -24,11 +24,13 @@ from infercast.forecast.estimate import (
     estimate_table,
     list_kernels,
     power_of,
+    rank_tiles,
 )
 from infercast.forecast.explain.diagnose import diagnose, diagnose_profile
 from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape, verify_shape
 from infercast.forecast.option_table import DEPLOYMENT, ENGINE_ARGS, OPTIONS, PLACE, WORKLOAD, Option
 from infercast.hardware import Gpu, load_gpu, with_network
+from infercast.hardware.load import is_modelled
 from infercast.predict.learned import make_predictor
 from infercast.predict.roofline import Predictor
 from infercast.report.comparison import render_steps, steps_dict
@@ -143,6 +145,7 @@ KERNEL = (
     Option("list_kernels", bool, "List the kernels that can be named, and what they rest on.", False),
     *(Option(name, int, what, panel="Sizes") for name, what in _TABLES["sizes"].items()),
     *(Option(name, str, what, metavar="T", panel="Formats") for name, what in _TABLES["formats"].items()),
+    Option("tiles", bool, "Of a gemm: rank the tiles that thread blocks could have.", False),
     Option("table", Path, "A CSV of shapes; prints CSV.", flag="--csv"),
     Option("kernel_file", Path, "A kernel of your own, of `infercast kernel fit`."),
 )  # fmt: skip
@@ -166,6 +169,15 @@ def estimate_command(ctx: Context, *, table: Path | None, form: Form, **given: A
     chosen = choose_predictor(given["predictor"], given["anchors"], gpu, given["measurements"])
     device = with_network(load_gpu(gpu), given["network"])
     used = make_predictor(chosen) if isinstance(chosen, str) else chosen
+    if given["tiles"]:
+        if family != ["gemm"] or table is not None or not is_modelled(device):
+            raise InputError("--tiles is of one gemm on a GPU whose kernels are modelled")
+        rows = rank_tiles(device, values, estimate_kernel(used, device, "gemm", values))
+        shown = "{tile}|{parts_of_k}|{waves:.2f}|{times_as_long:.2f} x|{watts:.0f} W"
+        cells = [[*shown.format(**row).split("|"), format_seconds(row["seconds"])] for row in rows]
+        heads = ("tile", "parts of k", "waves", "times as long", "power", "latency")
+        print_result(form, lambda: rows, lambda: [Grid(heads, cells)])
+        return
     if table is None:
         _print_kernel(used, device, family[0], values, form)
         return
@@ -216,7 +228,7 @@ def fit_command(*, action: str, rows: Path, gpu: str, out: Path, form: Form, **g
 
 def _print_kernels(form: Form) -> None:
     rows = list_kernels()
-    cells = [[*map(str, list(row.values())[:-1]), f"{100 * row['error']:.1f}"] for row in rows]
+    cells = [[*map(str, list(row.values())[:-1]), f"{100 * row['error']:.1f}" if row["rows"] else "-"] for row in rows]
     heads = [*(name.replace("_", " ") for name in list(rows[0])[:-1]), "error %"]
     form = Form.FULL if form is Form.TABLE else form
     print_result(form, lambda: rows, lambda: [Section("Kernels that can be named", Grid(heads, cells))])
@@ -233,10 +245,8 @@ def _print_kernel(predictor: Predictor, device: Gpu, family: str, values: dict[s
     shown = CONDITIONS if numbers[ENGINE] != numbers[ALONE] else (ALONE,)
     rows = [
         *((WORDS[each], INTERVAL.format(*(format_seconds(numbers[each][end]) for end in ENDS))) for each in shown),
-        ("source", estimate.source),
-        ("bound by", str(estimate.bound)),
-        *power_facts(power),
-    ]
+        ("source", estimate.source), ("bound by", str(estimate.bound)), *power_facts(power),
+    ]  # fmt: skip
     others = {each: numbers[each] for each in CONDITIONS if each != ALONE}
     known = {"source": estimate.source, "bound": str(estimate.bound), "power": power_dict(power)}
     document = {**numbers[ALONE], "condition": ALONE, **others, **known}

@@ -142,6 +142,8 @@ def _explain(question: Question, system: System) -> None:
     PLACE[0], PLACE[1]._replace(default=None),
     Option("fleet", str, "In place of a GPU, replicas of several kinds: 2xh100-sxm:tp=2 + 4xl40s:quantization=fp8.",
            metavar="GROUPS", panel="Fleet"),
+    Option("api_price", str, "Compare with an API: its dollars per million tokens, IN/OUT, such as 0.15/0.60.",
+           metavar="IN/OUT", panel="SLO and cost"),
     LAYOUT, "fail", WORKLOAD, ENGINE_ARGS, DEPLOYMENT, COST, OUTPUT, TIME,
 )  # fmt: skip
 def command(ctx: Context, **given: Any) -> None:

@@ -129,15 +129,13 @@ def render_trials(tuning: tune.Tuning, trials: Sequence[tune.Trial]) -> list[Pri
         base = trial.default
         rows = [
             (
-                "default" if each.rank == 0 else str(each.rank),
-                str(each.configuration),
-                format_seconds(each.predicted),
-                format_seconds(each.measured) if each.measured else "did not run",
+                "default" if each.rank == 0 else str(each.rank), str(each.configuration),
+                format_seconds(each.predicted), format_seconds(each.measured) if each.measured else "did not run",
                 "" if each.rank == 0 else f"{base.predicted / each.predicted:.2f} x",
                 f"{(base.measured or 0.0) / each.measured:.2f} x" if each.measured and each.rank else "",
             )
             for each in trial.tried
-        ]
+        ]  # fmt: skip
         columns = ("", "configuration", "forecast", "measured", "faster, said", "measured")
         best = trial.recommended
         verdict = "keep the default" if best.rank == 0 else f"change to {best.rank}, {trial.speedup:.2f} x measured"

@@ -418,18 +418,16 @@ def measured_setup(config: Fields) -> MeasuredSetup:
     )
     tokens = config.at_least("max_total_num_tokens", 1)
     return MeasuredSetup(
-        settings=settings,
-        num_gpu_blocks=tokens // (settings.page_size or 1),
+        settings=settings, num_gpu_blocks=tokens // (settings.page_size or 1),
         with_those_blocks=replace(settings, max_total_tokens=tokens),
         blocks_were_set=settings.max_total_tokens is not None,
         tensor_parallel_size=arguments.get("tp_size", int) if "tp_size" in arguments else 1,
         over_http=bool(config.holder.get("api_server")),
         model={
-            "quantization": config.word("quant") or None,
-            "kv_cache_dtype": config.word("kv_cache_dtype", "auto"),
+            "quantization": config.word("quant") or None, "kv_cache_dtype": config.word("kv_cache_dtype", "auto"),
             "hf_overrides": arguments.inner("hf_overrides").holder,
         },
-    )
+    )  # fmt: skip
 
 
 def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: StepTimer, warmed_up: bool) -> Replica:
@@ -457,30 +455,21 @@ def sglang_replica(deployment: Deployment, settings: ResolvedSglang, timer: Step
         priorities=priorities if settings.enable_priority_scheduling else None,
     )
     return Replica(
-        timer=timer,
-        policy=policy,
-        num_blocks=deployment.memory.request_blocks,
-        kv_shape=deployment.memory.kv.shape,
+        timer=timer, policy=policy, num_blocks=deployment.memory.request_blocks, kv_shape=deployment.memory.kv.shape,
         prefix_caching=not settings.disable_radix_cache,
         steps_under_way=stages if stages > 1 else 1 if settings.disable_overlap_schedule else 2,
-        request_path_seconds=host.request_path,
-        request_token_seconds=host.request_token,
-        server=host.server(over_http=deployment.over_http),
-        token_path_seconds=host.token_path,
-        token_turn_seconds=host.token_turn,
-        wake_up_seconds=host.wake_up,
-        poll_interval=settings.scheduler_recv_interval,
-        max_model_len=settings.max_model_len,
-        stages=deployment.stages,
-        launch_spread=LAUNCH_SPREAD,
-        settle_seconds=SETTLE_SECONDS,
+        request_path_seconds=host.request_path, request_token_seconds=host.request_token,
+        server=host.server(over_http=deployment.over_http), token_path_seconds=host.token_path,
+        token_turn_seconds=host.token_turn, wake_up_seconds=host.wake_up,
+        poll_interval=settings.scheduler_recv_interval, max_model_len=settings.max_model_len, stages=deployment.stages,
+        launch_spread=LAUNCH_SPREAD, settle_seconds=SETTLE_SECONDS,
         offload=memory.offload_of(
             settings, deployment.memory, deployment.model.layers, deployment.layout, deployment.gpu
         ),
         encoder=encoder_of(deployment, host.eager_kernel),
         max_adapters=settings.max_loras_per_batch if settings.has_adapters else None,
         speculation=None if settings.drafting is None else settings.drafting.speculation(),
-    )
+    )  # fmt: skip
 
 
 def before(version: Version, model: ModelConfig) -> tuple[dict[str, Any], dict[str, Any]]:

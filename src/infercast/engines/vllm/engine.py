@@ -41,6 +41,7 @@ from infercast.ops import Op
 from infercast.predict.board_power import SETTLE_SECONDS
 from infercast.serve import FcfsPolicy, Replica
 from infercast.serve.cache.tiers import Offload
+from infercast.serve.scheduler.base import ORDERS
 from infercast.serve.step import StepTimer
 from infercast.serve.timeline import LAUNCH_SPREAD, WarmupCosts
 from infercast.units import AUTO, GIB, format_many
@@ -176,7 +177,8 @@ def vllm_replica(deployment: Deployment, settings: ResolvedSettings, timer: Step
         allow_partial_block=not version.has(Rule.NEEDS_WHOLE_BLOCKS),
         last_token_own_step=version.has(Rule.PARTS_LAST),
         reserves_prompts=settings.scheduler_reserve_full_isl,
-        by_priority=settings.scheduling_policy == "priority",
+        by_priority=settings.scheduling_policy != "fcfs",
+        order=order if callable(order := settings.scheduling_policy) else ORDERS.get(order),
     )
     return Replica(
         timer=timer,

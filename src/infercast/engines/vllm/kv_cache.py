@@ -385,15 +385,13 @@ def _shape(kinds: list[Kind], block_size: int, kept: StateBlocks) -> KvShape:
     shape = KvShape(
         min(sizes, default=block_size),
         tuple(STATE_WINDOW if number in states else kind.cache.window for number, kind in enumerate(shown)),
-        block_sizes=sizes,
-        chunked=any(kind.cache.chunked for kind in shown),
-        state_blocks=len(kinds) - len(shown) + kept.drafts * num_states,
-        states=states,
+        block_sizes=sizes, chunked=any(kind.cache.chunked for kind in shown),
+        state_blocks=len(kinds) - len(shown) + kept.drafts * num_states, states=states,
         aligned=mode == ALIGN and bool(states),
         rules=kept.rules._replace(
             exports=kept.rules.exports and (kept.exported or all(shown[number].cache.exported for number in states))
         ),
-    )
+    )  # fmt: skip
     return shape.even
 
 

@@ -16,6 +16,7 @@ from infercast.hardware import Gpu
 from infercast.lazy_classes import asdict, dataclass
 from infercast.models.read import read_object
 from infercast.serve.cache.blocks import StateRules
+from infercast.serve.scheduler.base import ORDERS
 from infercast.shown import SettingsRepr
 from infercast.units import GIB
 
@@ -76,9 +77,8 @@ class CapturedGraphs:
         return Launch.EAGER, num_tokens
 
 
-POLICIES = ("fcfs", "priority")
 OFFLOADS = ("auto", "uva", "prefetch")
-NAMED = {"cudagraph_mode": MODES, "scheduling_policy": POLICIES, "offload_backend": OFFLOADS}
+NAMED = {"cudagraph_mode": MODES, "scheduling_policy": ("fcfs", *ORDERS), "offload_backend": OFFLOADS}
 """Settings that are one of several words."""
 DENSE = "none"  # A retention interval that caches everything
 LARGEST_CAPTURE = 1_000_000  # No engine captures graphs for larger steps
@@ -110,7 +110,7 @@ def check_settings(settings: EngineSettings, max_positions: int) -> None:
             f"cudagraph_capture_sizes, {max(sizes)}; give one of the two"
         )
     for name, known in NAMED.items():
-        if getattr(settings, name) not in known:
+        if getattr(settings, name) not in known and not callable(getattr(settings, name)):
             raise UnknownNameError(name.replace("scheduling_", "scheduling "), getattr(settings, name), known)
     share = settings.gpu_memory_utilization
     require(share is None or 0 < share <= 1, "gpu_memory_utilization", "lie in (0, 1]", str(share))
@@ -210,7 +210,7 @@ class EngineSettings(SettingsRepr):
     kv_cache_dtype_skip_layers: tuple[str, ...] = ()  # Layers with an unquantised cache: numbers, or ``sliding_window``
     mamba_cache_mode: str = NONE  # How recurrent states are cached: ``align``, ``all`` or, by the engine, ``none``
     mamba_block_size: int | None = None  # Block size in tokens is a multiple of this when each block end stores a state
-    scheduling_policy: str = "fcfs"  # ``priority``: by request priority, ties by arrival
+    scheduling_policy: str = "fcfs"  # Else by one of `ORDERS`, or by a function of a request; ties by arrival
     enable_lora: bool = False
     max_loras: int = 1  # Distinct LoRA adapters in a step, with room on the GPU ...
     max_lora_rank: int = 16  # ... up to this rank, a number of rows.

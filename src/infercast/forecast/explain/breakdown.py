@@ -267,11 +267,9 @@ def break_down(run: step_log.Watched) -> Breakdown:
             "host",
             {kind: sum(each[kind] for each in hosts) for kind in step_log.KINDS},
         ),
-        idle_seconds=idle_seconds,
-        first_tokens=_first_tokens(run),
-        later_tokens=joined(laters) if laters else None,
+        idle_seconds=idle_seconds, first_tokens=_first_tokens(run), later_tokens=joined(laters) if laters else None,
         composition=composed[0] if len(composed) == 1 else pooled([*chain.from_iterable(composed)]),
-    )
+    )  # fmt: skip
 
 
 def _first_tokens(run: step_log.Watched) -> RequestParts:

@@ -326,15 +326,13 @@ def lanes_of(run: Watched, begin: float, end: float) -> Lanes:
     most = MOST_SLICES // len(engines)
     last = min(_cut(engine, start, begin, end, most) for engine in engines)
     return Lanes(
-        begin=begin,
-        end=min(last, run.forecast.duration),
-        is_cut=last < end,
+        begin=begin, end=min(last, run.forecast.duration), is_cut=last < end,
         engines=tuple(
             _engine(engine, name, workload, start, begin, last)
             for engine, name in zip(engines, _names(engines), strict=True)
         ),
         transfers=_transfers(run, start, begin, last),
-    )
+    )  # fmt: skip
 
 
 def _names(engines: Sequence[EngineRun]) -> list[str]:

@@ -44,11 +44,9 @@ from infercast.serve import Record, Replica, Workload, simulate
 
 HOST, SCHEDULER, COMMUNICATION, OVERLAP = "host", "scheduler", "communication", "overlap"
 PARTS = {
-    HOST: "the CPU takes no time",
-    SCHEDULER: "each request is served as if it were alone: no queue and no batch",
-    COMMUNICATION: "collectives take no time",
-    OVERLAP: "a step is planned when the one before it has ended",
-}
+    HOST: "the CPU takes no time", SCHEDULER: "each request is served as if it were alone: no queue and no batch",
+    COMMUNICATION: "collectives take no time", OVERLAP: "a step is planned when the one before it has ended",
+}  # fmt: skip
 
 
 def settings_without(part: str | None, settings: Settings) -> Settings:
@@ -529,11 +527,7 @@ def _compare(
     tpot = np.abs(record.tpot / run.tpot - 1) if run.tpot.size else None
     first_measured = run.ttft + np.array([request.arrival for request in run.workload.requests])
     return RunComparison(
-        file=file,
-        kind=run.kind,
-        label=run.label,
-        **latencies,
-        slower=slower,
+        file=file, kind=run.kind, label=run.label, **latencies, slower=slower,
         scatter=Scatter(
             ttft_median=float(np.median(ttft)),
             ttft_p90=float(np.quantile(ttft, 0.9)),
@@ -542,12 +536,9 @@ def _compare(
             start_order=rank_correlation(first_measured, record.first_token),
             ttft_order=rank_correlation(run.ttft, record.ttft),
         ),
-        parts=parts_of(run, record),
-        cached_tokens=cached_tokens,
-        loaded_tokens=loaded_tokens,
-        joules_per_output_token=joules,
-        load=load_class(run),
-    )
+        parts=parts_of(run, record), cached_tokens=cached_tokens, loaded_tokens=loaded_tokens,
+        joules_per_output_token=joules, load=load_class(run),
+    )  # fmt: skip
 
 
 def _hits(run: MeasuredRun, record: Record) -> tuple[Comparison | None, Comparison | None]:

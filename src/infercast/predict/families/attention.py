@@ -236,17 +236,15 @@ class PrefillPhysics:
         parts = x.clip(x.floor(sms / blocks), 1.0, tiles.longest / family.tile_keys) if family.packs_prompt else 1.0
         longest = tiles.longest / parts * family.tile_rows
         terms = {
-            "launch": x.like(io_bytes, self.launch),
-            "chain": x.like(io_bytes, self.chain),
-            "tensor": per_sm * flops / self.tensor_rate,
-            "exponential": per_sm / self.special_rate,
+            "launch": x.like(io_bytes, self.launch), "chain": x.like(io_bytes, self.chain),
+            "tensor": per_sm * flops / self.tensor_rate, "exponential": per_sm / self.special_rate,
             "blocks": self.chain * x.larger(blocks / sms - 1.0, 0.0),
             "longest": x.soft_pair(
                 family.softmax_overlap, longest * flops / self.tensor_rate, longest / self.special_rate
             ),
             "dram": io_bytes * (miss / self.dram_rate + (1.0 - miss) / self.l2_rate),
             "l2": tiles.keys * self.stored * self.value_bytes / self.l2_rate,
-        }
+        }  # fmt: skip
         return terms, kv_bytes, io_bytes
 
     def write_seconds(self, batch: Lengths) -> Number:
@@ -271,19 +269,14 @@ class PrefillPhysics:
         pairs = pairs_of(batch, op.window)
         return [
             *x.logs(size, batch.longest(queries), tokens / size, batch.longest(batch.keys)),
-            1.0 - tokens / x.larger(keys, 1.0),
-            *self.sizes,
-            *x.logs(tiles.keys / x.larger(tiles.blocks, 1.0), seconds),
-            *x.logs(*[terms[name] / seconds for name in names], tiles.blocks / sms),
-            x.fill(tiles.blocks, sms),
+            1.0 - tokens / x.larger(keys, 1.0), *self.sizes, *x.logs(tiles.keys / x.larger(tiles.blocks, 1.0), seconds),
+            *x.logs(*[terms[name] / seconds for name in names], tiles.blocks / sms), x.fill(tiles.blocks, sms),
             x.fill(op.heads * batch.total(x.ceil(queries / 64.0)), sms),
-            x.fill(op.heads * batch.total(x.ceil(queries / 192.0)), sms),
-            x.fill(packed, sms),
-            x.log2(packed / sms),
+            x.fill(op.heads * batch.total(x.ceil(queries / 192.0)), sms), x.fill(packed, sms), x.log2(packed / sms),
             tokens / x.larger(batch.total(x.ceil(queries / 128.0)) * 128.0, 1.0),
             *x.logs(io_bytes, io_bytes / self.gpu.l2_bytes, 2.0 * op.heads * self.width * pairs, tokens * op.heads),
             pairs * op.heads / x.larger(tiles.keys * 128.0, 1.0),
-        ]
+        ]  # fmt: skip
 
 
 def _keys_of_tiles(op: Attention, batch: Lengths, rows: float, unit: int, x: Kit) -> tuple[Number, Number, Number]:
@@ -474,12 +467,10 @@ class EncoderAttentionPhysics:
         miss = x.miss_share(moved, gpu.l2_bytes * 0.6, 3.0)
         pairs = whole * family.tile_rows * keys
         terms = {
-            "tensor": pairs * a.tensor,
-            "exponential": pairs * a.exponential,
-            "blocks": a.chain * whole,
+            "tensor": pairs * a.tensor, "exponential": pairs * a.exponential, "blocks": a.chain * whole,
             "dram": moved * (miss / (gpu.dram_bandwidth * 0.75) + (1.0 - miss) / (gpu.l2_bandwidth * 0.5)),
             "launch": x.like(moved, a.launch),
-        }
+        }  # fmt: skip
         work = x.soft_pair(family.softmax_overlap, terms["tensor"], terms["exponential"])
         seconds = terms["launch"] + x.soft_pair(3.0, work + terms["blocks"], terms["dram"])
         features = x.columns(
@@ -513,8 +504,7 @@ def _encoder_ceiling(op: EncoderAttention, gpu: Gpu) -> list[Any]:
 
 
 ENCODER_ATTENTION = common.Family(
-    name="encoder_attention",
-    op=EncoderAttention,
+    name="encoder_attention", op=EncoderAttention,
     shapes={
         "encoder_attention": common.Shape(
             ("batch", "tokens", "heads", "head_dim"),
@@ -522,20 +512,13 @@ ENCODER_ATTENTION = common.Family(
             lambda by: EncoderAttention(by["batch"], by["tokens"], **common.wholes(by, "heads", "head_dim")),
         )
     },
-    step_sizes=("images", "tokens"),
-    sizes=lambda op: common.all_floats(op.images, op.tokens),
-    size_of_one=lambda op: common.all_lone(op.images, op.tokens),
-    kind=lambda op: (op.dtype,),
-    core=EncoderAttentionPhysics,
-    core_key=attrgetter("heads", "head_dim", "dtype"),
+    step_sizes=("images", "tokens"), sizes=lambda op: common.all_floats(op.images, op.tokens),
+    size_of_one=lambda op: common.all_lone(op.images, op.tokens), kind=lambda op: (op.dtype,),
+    core=EncoderAttentionPhysics, core_key=attrgetter("heads", "head_dim", "dtype"),
     features={"encoder_attention": common.feature_names("encoder_attention")},
-    shares=("tensor", "exponential", "blocks", "dram", "launch"),
-    pipes=_encoder_pipes,
-    limits=lambda op, gpu: common.product_limits(op, gpu, op.bytes_read + op.bytes_written),
-    work=_encoder_work,
-    throttled=("encoder_attention",),
-    variants=lambda *_: ("",),
-    spread={"encoder_attention": 8.0},
+    shares=("tensor", "exponential", "blocks", "dram", "launch"), pipes=_encoder_pipes,
+    limits=lambda op, gpu: common.product_limits(op, gpu, op.bytes_read + op.bytes_written), work=_encoder_work,
+    throttled=("encoder_attention",), variants=lambda *_: ("",), spread={"encoder_attention": 8.0},
     typical=lambda _: ("attention_prefill",),
     ceiling=common.Ceiling(features=("log_rounds", "log_tokens", "head_dim"), shape=_encoder_ceiling),
-)
+)  # fmt: skip

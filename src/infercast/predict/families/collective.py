@@ -206,7 +206,7 @@ def _between_nodes(op: Collective, gpu: Gpu, message: Number, x: Kit) -> Timed:
     # The kernel that sends a short message comes first.
     started = SHORT.latency * delay(gpu, LIBRARY_CLOCK_POWER) if op.kind == "send_recv" else 0.0
     latency = x.like(message, started + passes * (nodes - 1) * gpu.network_latency)
-    transfer = carried / (gpu.network_bandwidth * NETWORK_EFFICIENCY)
+    transfer = carried / (gpu.network_rate(op.gpus) * NETWORK_EFFICIENCY)
     seconds = x.soft_pair(NETWORK_SOFTNESS, latency, transfer)
     if op.kind == "send_recv" or node == 1:
         return Timed(seconds, latency, transfer, 0.0)

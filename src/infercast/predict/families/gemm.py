@@ -400,8 +400,7 @@ def columns(s: Shapes, a: Machine, x: Kit, seconds: Number, terms: tuple[Number,
     m192, m256 = ceil(m * (1 / 192)), ceil(m * (1 / 256))
     # Rounds over whole rounds: how full the last one is on average.
     return [
-        *(m, n, k, seconds * 1e6, n / k),
-        *[term * each for term in terms],
+        *(m, n, k, seconds * 1e6, n / k), *[term * each for term in terms],
         *(s.warm[0], s.moved * a.per_cache_byte, s.weights * a.per_cache_byte, s.outputs * k / s.moved * a.balance),
         *(rounds, rounds / ceil(rounds), tile.rows, tile.cols, split),
         *((r := m64 * n64 * per_sm) / ceil(r), (r := m64 * n128 * per_sm) / ceil(r)),
@@ -409,10 +408,9 @@ def columns(s: Shapes, a: Machine, x: Kit, seconds: Number, terms: tuple[Number,
         *((r := m128 * n256 * per_sm) / ceil(r), (r := m256 * n128 * per_sm) / ceil(r)),
         *((r := m192 * n192 * per_sm) / ceil(r), square),
         *((r := m * (1 / 8)) / ceil(r), m * (1 / 64) / m64, m * (1 / 256) / m256),
-        *(n * (1 / 256) / n256, (r := k * (1 / 512)) / ceil(r)),
-        *a.fixed_features,
+        *(n * (1 / 256) / n256, (r := k * (1 / 512)) / ceil(r)), *a.fixed_features,
         *(m * each * a.row_seconds, m * a.per_chip),
-    ]
+    ]  # fmt: skip
 
 
 Timed = tuple[Number, tuple[Number, ...]]

@@ -71,14 +71,12 @@ class ScanPhysics:
         library, unit, rounds = self.library, self.cycle * self.scale, x.ceil(of.blocks / self.gpu.sms)
         independent = of.chunks * library.chunk * self.scale + of.tokens * library.token
         terms = {
-            "launch": x.like(of.tokens, library.launch * self.cycle),
-            "row": of.row * library.row * self.cycle,
+            "launch": x.like(of.tokens, library.launch * self.cycle), "row": of.row * library.row * self.cycle,
             "chain": (of.longest * library.latency + library.start) * unit,
             "rounds": rounds * (of.chunks / of.sequences * library.busy + library.start) * unit,
             "parallel": independent * slower * self.op.heads / self.gpu.sms * self.cycle,
-            "dram": self.moving(of.parallel_bytes, x),
-            "states": self.moving(of.serial_bytes, x),
-        }
+            "dram": self.moving(of.parallel_bytes, x), "states": self.moving(of.serial_bytes, x),
+        }  # fmt: skip
         within = x.soft_max(SCAN_OVERLAP, terms["parallel"] + 1e-12, terms["dram"])
         # The longest sequence bounds a batch as rounds of average ones do: equal ones are both.
         onwards = x.soft_max(SCAN_OVERLAP, x.larger(terms["chain"], terms["rounds"]), terms["states"])
@@ -88,16 +86,12 @@ class ScanPhysics:
         x, op, sms = batch.x, self.op, self.gpu.sms
         return [
             *x.logs(of.sequences, batch.longest(batch.queries), of.tokens / of.sequences),
-            *x.logs(op.heads + 0.0 * of.tokens, op.key_heads + 0.0 * of.tokens),
-            *x.logs(of.tokens * op.heads, seconds),
-            *x.logs(*[term / seconds for term in terms.values()]),
-            x.log2(of.blocks / sms),
-            x.fill(of.blocks, sms),
-            x.log2(of.chunks * op.heads / sms),
-            x.fill(of.chunks * op.heads, sms),
+            *x.logs(op.heads + 0.0 * of.tokens, op.key_heads + 0.0 * of.tokens), *x.logs(of.tokens * op.heads, seconds),
+            *x.logs(*[term / seconds for term in terms.values()]), x.log2(of.blocks / sms), x.fill(of.blocks, sms),
+            x.log2(of.chunks * op.heads / sms), x.fill(of.chunks * op.heads, sms),
             of.tokens / x.larger(of.chunks * op.chunk, 1.0),
             x.log2((of.parallel_bytes + of.serial_bytes) / self.gpu.l2_bytes),
-        ]
+        ]  # fmt: skip
 
 
 class _ScanSizes(NamedTuple):
@@ -290,8 +284,7 @@ def _build_convolution(values: common.Values, tokens: Any, *, update: bool) -> S
 
 _OPTIONS = {"taps": 4, "dtype": "bf16"}
 CONVOLUTION = common.Family(
-    name="convolution",
-    op=ShortConvolution,
+    name="convolution", op=ShortConvolution,
     shapes={
         "convolution": common.Shape(
             ("batch", "q_len", "channels"),
@@ -302,15 +295,10 @@ CONVOLUTION = common.Family(
             ("batch", "channels"), _OPTIONS, lambda values: _build_convolution(values, values["batch"], update=True)
         ),
     },
-    step_sizes=("tokens", "sequences"),
-    sizes=lambda op: common.all_floats(op.tokens, op.sequences),
-    size_of_one=lambda op: common.all_lone(op.tokens, op.sequences),
-    kind=attrgetter("update", "kernel", "dtype"),
-    core=ConvolutionPhysics,
-    core_key=attrgetter("channels", "taps"),
-    named=_named,
-    features={"convolution": common.feature_names("convolution")},
-    shares=("dram", "l2", "values", "launch"),
+    step_sizes=("tokens", "sequences"), sizes=lambda op: common.all_floats(op.tokens, op.sequences),
+    size_of_one=lambda op: common.all_lone(op.tokens, op.sequences), kind=attrgetter("update", "kernel", "dtype"),
+    core=ConvolutionPhysics, core_key=attrgetter("channels", "taps"), named=_named,
+    features={"convolution": common.feature_names("convolution")}, shares=("dram", "l2", "values", "launch"),
     pipes=common.fma_and_dram,
     variants=lambda op, *_: (f"{'update' if op.update else 'prompts'}/{op.kernel or TRITON}",),
     spread={"convolution": 3.0},
@@ -321,7 +309,7 @@ CONVOLUTION = common.Family(
         ],
         variant=lambda op: "update" if op.update else "prompts",
     ),
-)
+)  # fmt: skip
 
 
 def _update_work(op: StateUpdate, rows: Any) -> tuple[Quantity, Quantity]:
@@ -340,28 +328,20 @@ def _update_shape(kind: str, value_dim: int) -> common.Shape:
 
 
 STATE_UPDATE = common.Family(
-    name="state_update",
-    op=StateUpdate,
+    name="state_update", op=StateUpdate,
     shapes={
         "gdn_update": _update_shape(GATED_DELTA, 128),
         "kda_update": _update_shape(KIMI_DELTA, 128),
         "mamba2_update": _update_shape(MAMBA2, 64),
     },
-    step_sizes=("rows",),
-    sizes=lambda op: common.floats(op.rows),
-    size_of_one=lambda op: common.lone(op.rows),
-    kind=attrgetter("kind", "dtype", "state_dtype"),
-    core=StateUpdatePhysics,
+    step_sizes=("rows",), sizes=lambda op: common.floats(op.rows), size_of_one=lambda op: common.lone(op.rows),
+    kind=attrgetter("kind", "dtype", "state_dtype"), core=StateUpdatePhysics,
     core_key=attrgetter("heads", "key_heads", "key_dim", "value_dim"),
-    features={"state_update": common.feature_names("state_update")},
-    shares=("dram", "l2", "blocks", "launch"),
-    pipes=common.fma_and_dram,
-    work=_update_work,
-    variants=lambda op, *_: (op.kind,),
-    spread={"state_update": 3.0},
+    features={"state_update": common.feature_names("state_update")}, shares=("dram", "l2", "blocks", "launch"),
+    pipes=common.fma_and_dram, work=_update_work, variants=lambda op, *_: (op.kind,), spread={"state_update": 3.0},
     ceiling=common.Ceiling(
         features=("log_blocks",),
         shape=lambda op, gpu: [np.log2(np.ravel(np.asarray(op.rows, dtype=np.float64)) * op.heads / gpu.sms)],
         variant=attrgetter("kind"),
     ),
-)
+)  # fmt: skip

@@ -118,11 +118,9 @@ class SparseAttentionPhysics:
         self.is_cut = self.phase == DECODE and cuts
         self.io_bytes = bytes_of(op.dtype) * op.heads * (op.head_dim + op.value_dim)
         self.sizes = (
-            *Plain.logs(op.heads, op.kv_heads, op.head_dim + op.value_dim),
-            op.bytes_per_key,
-            float(op.compress),
+            *Plain.logs(op.heads, op.kv_heads, op.head_dim + op.value_dim), op.bytes_per_key, float(op.compress),
             float(self.narrow),
-        )
+        )  # fmt: skip
 
     def physics(self, batch: Lengths, *, engine: bool = False) -> Physics:
         """One launch; in an ``engine`` nothing of the cache is in L2."""
@@ -156,13 +154,11 @@ class SparseAttentionPhysics:
         seconds = terms["launch"] + terms["blocks"] + x.soft_max(kernel.overlap, *pipes)
         mean_keys = batch.total(batch.keys) / batch.size
         features = x.columns(
-            *x.logs(batch.size, tokens, tokens / batch.size, mean_keys, batch.longest(batch.keys), places),
-            *a.sizes,
-            x.log2(rounds),
-            x.fill(blocks, gpu.sms),
+            *x.logs(batch.size, tokens, tokens / batch.size, mean_keys, batch.longest(batch.keys), places), *a.sizes,
+            x.log2(rounds), x.fill(blocks, gpu.sms),
             *[terms[name] / seconds for name in ("tensor", "gather", "blocks", "dram", "launch")],
             *x.logs(distinct / gpu.l2_bytes, seconds * 1e6),
-        )
+        )  # fmt: skip
         return Physics(seconds, terms, features)
 
 
@@ -213,13 +209,11 @@ class IndexScorePhysics:
         seconds = terms["launch"] + x.soft_max(kernel.overlap, *busy)
         size = batch.size
         features = x.columns(
-            *x.logs(size, tokens, pairs / x.larger(tokens, 1.0), batch.longest(batch.keys), tokens / size),
-            *a.sizes,
-            x.log2(blocks / gpu.sms),
-            x.fill(blocks, gpu.sms),
+            *x.logs(size, tokens, pairs / x.larger(tokens, 1.0), batch.longest(batch.keys), tokens / size), *a.sizes,
+            x.log2(blocks / gpu.sms), x.fill(blocks, gpu.sms),
             *[terms[name] / seconds for name in ("tensor", "longest", "dram", "launch")],
             *x.logs(moved / gpu.l2_bytes, seconds * 1e6),
-        )
+        )  # fmt: skip
         return Physics(seconds, terms, features)
 
 
@@ -318,8 +312,7 @@ _BATCHED: dict[str, Any] = {
 }  # fmt: skip
 
 INDEX_SCORES = common.Family(
-    name="index_scores",
-    op=IndexScores,
+    name="index_scores", op=IndexScores,
     shapes={
         "index_scores": common.Shape(
             (*_SIZES, "heads"),
@@ -329,23 +322,16 @@ INDEX_SCORES = common.Family(
             ),
         )
     },
-    **_BATCHED,
-    kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)),
-    core=IndexScorePhysics,
+    **_BATCHED, kind=lambda op: (op.dtype, op.compress > 1, phase_of(op)), core=IndexScorePhysics,
     core_key=lambda op: (op.heads, op.head_dim, op.compress, op.entry_bytes, op.dtype, phase_of(op)),
-    features={"index_scores": common.feature_names("index_scores")},
-    shares=("tensor", "longest", "dram", "launch"),
+    features={"index_scores": common.feature_names("index_scores")}, shares=("tensor", "longest", "dram", "launch"),
     pipes=common.tensor_and_dram,
-    limits=lambda op, gpu: common.product_limits(op, gpu, op.entry_bytes * op.num_entries),
-    work=_scores_work,
-    variants=lambda op, *_: (f"{op.dtype} {phase_of(op)}",),
-    interval=(-0.35, 0.45),
-    spread={"index_scores": 6.0},
+    limits=lambda op, gpu: common.product_limits(op, gpu, op.entry_bytes * op.num_entries), work=_scores_work,
+    variants=lambda op, *_: (f"{op.dtype} {phase_of(op)}",), interval=(-0.35, 0.45), spread={"index_scores": 6.0},
     ceiling=replace(_CEILING, is_known=lambda op: op.dtype == "fp8"),
-)
+)  # fmt: skip
 TOP_K = common.Family(
-    name="top_k",
-    op=TopK,
+    name="top_k", op=TopK,
     shapes={
         "top_k": common.Shape(
             (*_SIZES, "topk"),
@@ -353,46 +339,34 @@ TOP_K = common.Family(
             lambda by: TopK(*_lengths(by), **common.wholes(by, "topk", "compress")),
         )
     },
-    **_BATCHED,
-    kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)),
-    core=TopKPhysics,
+    **_BATCHED, kind=lambda op: (op.topk <= FEW, op.tied, phase_of(op)), core=TopKPhysics,
     core_key=lambda op: (op.topk, op.compress, op.tied, phase_of(op)),
-    features={"top_k": common.feature_names("top_k")},
-    shares=("blocks", "dram", "launch"),
+    features={"top_k": common.feature_names("top_k")}, shares=("blocks", "dram", "launch"),
     pipes=lambda op, gpu: {"dram": common.dram_seconds(op, gpu)},
     limits=lambda op, gpu: {"dram": np.ravel(4.0 * op.topk * op.num_queries / gpu.dram_bandwidth)},
-    variants=_choice_variants,
-    interval=(-0.5, 0.6),
-    spread={"top_k": 20.0},
+    variants=_choice_variants, interval=(-0.5, 0.6), spread={"top_k": 20.0},
     ceiling=replace(_CEILING, is_known=lambda op: op.topk > FEW),
-)
+)  # fmt: skip
 SPARSE_ATTENTION = common.Family(
-    name="sparse_attention",
-    op=SparseAttention,
+    name="sparse_attention", op=SparseAttention,
     shapes={
         **{f"{kind}_attention": _latent_shape(kind) for kind in ("mla", "csa", "hca")},
         "msa_attention": common.Shape(
             (*_SIZES, "heads", "kv_heads", "topk"), {"prefix": 0, "kv_dtype": "bf16"}, _blocks
         ),
     },
-    **_BATCHED,
-    kind=lambda op: (op.kind, op.kv_dtype, phase_of(op)),
-    core=SparseAttentionPhysics,
+    **_BATCHED, kind=lambda op: (op.kind, op.kv_dtype, phase_of(op)), core=SparseAttentionPhysics,
     core_key=lambda op: (
         *attrgetter("heads", "kv_heads", "head_dim", "value_dim", "selected", "window", "compress")(op),
         *attrgetter("bytes_per_key", "kind", "dtype", "kv_dtype")(op),
         phase_of(op),
     ),
     features={"sparse_attention": common.feature_names("sparse_attention")},
-    shares=("tensor", "gather", "blocks", "dram", "launch"),
-    pipes=common.tensor_and_dram,
-    limits=lambda op, gpu: common.product_limits(op, gpu, op.kv_bytes),
-    work=_attention_work,
-    variants=_attention_variants,
-    interval=(-0.35, 0.45),
-    spread={"sparse_attention": 10.0},
+    shares=("tensor", "gather", "blocks", "dram", "launch"), pipes=common.tensor_and_dram,
+    limits=lambda op, gpu: common.product_limits(op, gpu, op.kv_bytes), work=_attention_work,
+    variants=_attention_variants, interval=(-0.35, 0.45), spread={"sparse_attention": 10.0},
     ceiling=replace(_CEILING, is_known=lambda op: op.kind != "msa", read_again=lambda op: np.ravel(op.kv_bytes)),
-)
+)  # fmt: skip
 
 
 HYPER_KERNELS = common.constants("hyper-connection")
@@ -433,23 +407,16 @@ def _hyper_shape(half: str) -> common.Shape:
 
 
 HYPER_CONNECTION = common.Family(
-    name="hyper_connection",
-    op=HyperConnection,
-    shapes={f"hyper_connection_{half}": _hyper_shape(half) for half in ("pre", "post")},
-    step_sizes=("rows",),
-    sizes=lambda op: common.floats(op.rows),
-    size_of_one=lambda op: common.lone(op.rows),
-    kind=lambda op: (op.half,),
-    core=HyperConnectionPhysics,
-    core_key=attrgetter("hidden", "streams", "half"),
-    features={"hyper_connection": common.feature_names("hyper_connection")},
-    shares=("dram", "blocks", "launch"),
-    pipes=lambda op, gpu: {"dram": common.dram_seconds(op, gpu)},
-    variants=lambda op, *_: (op.half,),
+    name="hyper_connection", op=HyperConnection,
+    shapes={f"hyper_connection_{half}": _hyper_shape(half) for half in ("pre", "post")}, step_sizes=("rows",),
+    sizes=lambda op: common.floats(op.rows), size_of_one=lambda op: common.lone(op.rows), kind=lambda op: (op.half,),
+    core=HyperConnectionPhysics, core_key=attrgetter("hidden", "streams", "half"),
+    features={"hyper_connection": common.feature_names("hyper_connection")}, shares=("dram", "blocks", "launch"),
+    pipes=lambda op, gpu: {"dram": common.dram_seconds(op, gpu)}, variants=lambda op, *_: (op.half,),
     spread={"hyper_connection": 8.0},
     ceiling=common.Ceiling(
         features=("log_rounds",),
         shape=lambda op, gpu: [np.log2(np.maximum(np.ravel(op.rows), 1) / gpu.sms)],
         variant=attrgetter("half"),
     ),
-)
+)  # fmt: skip

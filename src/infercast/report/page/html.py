@@ -34,17 +34,15 @@ def report_page(overview: Overview, command: str = "") -> str:
     sources = [(escape(title), elements.facts_list(rows)) for title, rows in told.system_facts(forecast)]
     simulated = "".join(f"<h3>{title}</h3>{rows}" if len(sources) > 1 else rows for title, rows in sources)
     sections = [
-        elements.PageSection("latency", "Latency", _latency(overview)),
-        *_decision(overview),
-        *elements.part_sections(overview.forecast),
-        elements.PageSection("load", "Load", _load(overview)),
+        elements.PageSection("latency", "Latency", _latency(overview)), *_decision(overview),
+        *elements.part_sections(overview.forecast), elements.PageSection("load", "Load", _load(overview)),
         elements.PageSection("kernels", "Where time goes", _kernels(overview)),
         elements.PageSection(
             "roofline", "How close kernels come to what the GPU can do", _rooflines(overview), "Roofline"
         ),
         elements.PageSection("slowest", "The slowest first tokens", _slowest(overview.slowest), "Slowest requests"),
         elements.PageSection("sources", "What was simulated", simulated, "Deployment"),
-    ]
+    ]  # fmt: skip
     state = forecast.state
     warning = f'<p class="warning">{escape(state.sentence)}</p>' if state.word == OVERLOADED else ""
     content = elements.Content(
@@ -198,8 +196,7 @@ def several_page(runs: Sequence[SavedRun], command: str = "") -> str:
         if (chart := steps_chart(runs, kind))
     ]
     content = elements.Content(
-        title=f"{models}: {len(runs)} runs compared",
-        lead=runs[0].workload,
+        title=f"{models}: {len(runs)} runs compared", lead=runs[0].workload,
         sections=[
             elements.PageSection("numbers", "What matters most", numbers_chart(runs, rows) + _NOTE, "Chart"),
             elements.PageSection("headline", "Side by side", _headline(runs, rows)),
@@ -210,9 +207,8 @@ def several_page(runs: Sequence[SavedRun], command: str = "") -> str:
             ),
             *_settings(runs),
         ],
-        caveats=shared_first({run.name: run.caveats for run in runs}),
-        top="".join(top),
-    )
+        caveats=shared_first({run.name: run.caveats for run in runs}), top="".join(top),
+    )  # fmt: skip
     return elements.whole_page(content, command)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
 from itertools import accumulate, islice
 from operator import attrgetter
-from typing import ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from infercast.lazy_classes import dataclass, replace
 from infercast.serve.cache.blocks import BlockAllocation, Ends, KvShape, Path
@@ -23,6 +23,12 @@ APART, ENDING = -1, -2  # Values of `Sequence.joined` outside a decode batch
 RANK = attrgetter("rank")
 WHOLE_PROMPT = 1 << 40  # The token budget where prompts arrive computed
 Order = Literal["arrival", "longest_match"]
+ORDERS: dict[str, Callable[[Request], Any]] = {
+    "priority": attrgetter("priority"),
+    "shortest_prompt": attrgetter("num_input"),
+    "deadline": lambda request: request.arrival + request.due,
+}
+"""Orders of a queue: an engine's own by priorities, and those that priorities set by clients can bring about."""
 
 
 class Sequence(BlockAllocation):
@@ -52,7 +58,7 @@ class Sequence(BlockAllocation):
         `APART`, or `ENDING` while its last token is in flight."""
         self.last_step = 0  # In a decode batch, the step that yields its last token
         self.adapter: int | None  # The requested LoRA adapter, if adapters are limited
-        self.rank: tuple[int, int]  # With priorities: (priority, arrival number). The smallest goes first.
+        self.rank: tuple[Any, int]  # With priorities: (priority, arrival number). The smallest goes first.
 
 
 class Plan:
@@ -297,6 +303,7 @@ class FcfsPolicy:
     """The smallest priority goes first, ties by arrival. A waiting request never displaces a running one; when a
     running one needs a block and none is free, the last of all running by priority is preempted, even if it is already
     in the step (``--scheduling-policy priority``)."""
+    order: Callable[[Request], Any] | None = None  # What takes the place of a request's own priority
     steps_over: bool = False
     """Reproduces vLLM 0.25: the index into the running list is not moved back for a preempted request ahead of it that
     had nothing to compute, so the next request is not scheduled in this step."""

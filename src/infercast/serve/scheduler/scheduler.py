@@ -93,7 +93,8 @@ class Scheduler:
             self.encoder.images[index] = request.images
         if self.policy.by_priority:
             self._num_added += 1
-            sequence.rank = request.priority, self._num_added
+            priority = request.priority if self.policy.order is None else self.policy.order(request)
+            sequence.rank = priority, self._num_added
             if self.waiting and sequence.rank < self.waiting[0].rank:
                 self._is_blocked = False  # the head of the queue has changed
         if self.adapters is not None:

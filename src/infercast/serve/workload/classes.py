@@ -87,8 +87,9 @@ def with_classes(workload: Workload, classes: Sequence[ClassShare], *, seed: int
         )
     requests = workload.requests if said else _drawn(workload.requests, classes, seed)
     priorities = {each.of.name: each.of.priority for each in classes if each.of.priority is not None}
+    limits = {each.of.name: dict(each.of.limits).get("ttft", math.inf) for each in classes}
     requests = tuple(
-        replace(each, priority=priorities[each.slo_class]) if each.slo_class in priorities else each
+        replace(each, priority=priorities.get(each.slo_class, each.priority), due=limits.get(each.slo_class, math.inf))
         for each in requests
     )
     others = tuple(SloClass(name) for name in sorted(said - {*names}))

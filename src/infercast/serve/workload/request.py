@@ -53,6 +53,7 @@ class Request:
     think: float = 0.0  # With sessions turn by turn: seconds after the previous answer, never before ``arrival``
     priority: int = 0  # For priority scheduling: the smallest number goes first
     slo_class: str = ""  # Its traffic class, which has an SLO of its own
+    due: float = 0.0  # Seconds after arrival in which its first token should come, by its class
     adapter: int | None = None  # The LoRA adapter it uses; None: the base model
     stops: bool = False  # True if its answer ends with EOS or a stop token, which the engine learns with the last token
     images: tuple[Image, ...] = ()  # In order
