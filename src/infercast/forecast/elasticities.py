@@ -68,9 +68,7 @@ class Elasticities(ResultMixin):
         """The numbers that bring most come first."""
         rows = sorted(self.rows, key=lambda each: -each.most)
         return {
-            "deployment": self.forecast.title,
-            "workload": self.forecast.workload.description,
-            "step_share": self.step,
+            "deployment": self.forecast.title, "workload": self.forecast.workload.description, "step_share": self.step,
             "elasticities": [
                 {
                     "number": row.step.name,
@@ -79,7 +77,7 @@ class Elasticities(ResultMixin):
                 }
                 for row in rows
             ],
-        }
+        }  # fmt: skip
 
 
 def elasticities(

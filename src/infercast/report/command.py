@@ -228,10 +228,8 @@ def explained_dict(explained: Explained) -> dict[str, Any]:
     return {
         **pick(explained, "command read_from=pasted.where model=reading.model gpu=fit.gpu.name engine=engine.name"),
         "flags": [_flag_dict(each, meanings.get(id(each))) for each in explained.reading.flags],
-        "environment": sorted(explained.pasted.environment),
-        "notes": list(explained.notes),
-        "memory": fit_dict(explained.fit),
-        "problem": explained.problem or None,
+        "environment": sorted(explained.pasted.environment), "notes": list(explained.notes),
+        "memory": fit_dict(explained.fit), "problem": explained.problem or None,
         "would_fit": [{"change": each.label, "values": each.values} for each in explained.would_fit],
         "requests_per_s_at_most": explained.capacity,
         "loads": [
@@ -241,9 +239,8 @@ def explained_dict(explained: Explained) -> dict[str, Any]:
             }
             for each in explained.served
         ],
-        "advice": explained.advised and _advised_dict(explained.advised),
-        "recommended": explained.recommended,
-    }
+        "advice": explained.advised and _advised_dict(explained.advised), "recommended": explained.recommended,
+    }  # fmt: skip
 
 
 def _flag_dict(flag: Flag, meaning: FlagExplanation | None) -> dict[str, Any]:
@@ -257,12 +254,10 @@ def _advised_dict(advised: Advised) -> dict[str, Any]:
     return {
         "ranked": [_advice_dict(each) for each in advised.ranked],
         "other_gpus": [_advice_dict(each) for each in advised.other_gpus],
-        "worse": [_advice_dict(each) for each in advised.worse],
-        "without_effect": list(advised.without_effect),
+        "worse": [_advice_dict(each) for each in advised.worse], "without_effect": list(advised.without_effect),
         "refused": [{"change": label, "reason": reason} for label, reason in advised.refused],
-        "applied": advised.applied,
-        "together": advised.together and _advice_dict(advised.together),
-    }
+        "applied": advised.applied, "together": advised.together and _advice_dict(advised.together),
+    }  # fmt: skip
 
 
 def _advice_dict(advice: Advice) -> dict[str, Any]:

@@ -301,10 +301,8 @@ def render_model(model: spec.ModelConfig) -> list[Printable]:
     weights = spec.weight_bytes(model)
     parameters, active = (format_count(count(model)) for count in (spec.parameter_count, spec.active_parameter_count))
     rows = [
-        ("architecture", model.architecture),
-        ("parameters", f"{parameters}, {active} per token"),
-        ("weights", f"{model.weights.name}, {format_bytes(weights.total)}"),
-        ("hidden size", f"{model.hidden:,}"),
+        ("architecture", model.architecture), ("parameters", f"{parameters}, {active} per token"),
+        ("weights", f"{model.weights.name}, {format_bytes(weights.total)}"), ("hidden size", f"{model.hidden:,}"),
         ("vocabulary", f"{model.vocabulary:,}{' (head shares the embedding)' if model.tied_embedding else ''}"),
         ("positions", f"{model.max_positions:,}"),
         *([("layer inputs", f"{model.layer_inputs:,} values a token, from a table")] if model.layer_inputs else []),
@@ -313,9 +311,8 @@ def render_model(model: spec.ModelConfig) -> list[Printable]:
             (f"{stack.layers} layers", f"{stack.mixer.description}; {stack.feed_forward.description}")
             for stack in model.stacks
         ),
-        *_prediction_rows(model),
-        *(("note", note) for note in model.notes),
-    ]
+        *_prediction_rows(model), *(("note", note) for note in model.notes),
+    ]  # fmt: skip
     return [Section(model.name, Facts(rows))]
 
 

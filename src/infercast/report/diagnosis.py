@@ -26,10 +26,8 @@ def diagnosis_of(forecast: Forecast, intervals: Intervals | None, *, trials: boo
 
 def diagnosis_rows(found: RunDiagnosis) -> list[tuple[str, str]]:
     return [
-        ("bottleneck", bottleneck_words(found)),
-        ("change", change_words(found)),
-        ("breaks first", breaks_words(found)),
-    ]
+        ("bottleneck", bottleneck_words(found)), ("change", change_words(found)), ("breaks first", breaks_words(found)),
+    ]  # fmt: skip
 
 
 def counted_rows(forecast: Forecast | None, then: str) -> list[tuple[str, str]]:

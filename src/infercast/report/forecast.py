@@ -53,15 +53,13 @@ from infercast.report.terminal import (
 )
 
 LIMIT_FIELDS: tuple[Field[JudgedLimit], ...] = (
-    Field("", lambda each: each.limit, "limit"),
-    Field("quantity", lambda each: each.limit.quantity),
-    Field("percentile", lambda each: each.limit.percentile),
-    Field("limit_ms", lambda each: in_ms(each.limit.seconds)),
+    Field("", lambda each: each.limit, "limit"), Field("quantity", lambda each: each.limit.quantity),
+    Field("percentile", lambda each: each.limit.percentile), Field("limit_ms", lambda each: in_ms(each.limit.seconds)),
     Field("forecast_ms", lambda each: each.value, "forecast", units.format_seconds, data=in_ms),
     Field("interval_ms", lambda each: each.interval, "80 % interval", quantities.format_ends, data=quantities.ends_ms),
     Field("headroom", lambda each: each.headroom, "headroom", "{:.2f} x".format),
     Field("odds", lambda each: each.odds, "odds", units.format_odds),
-)
+)  # fmt: skip
 SHOWN_ENGINES = 16
 PHASE_COLUMNS = ("family", "share", "per step", "bound by", "source", "largest kernels")
 IN_BRIEF = ("p50", "p95", "p99")
@@ -223,11 +221,9 @@ TURN_FIELDS: tuple[Field[run.TurnRun], ...] = (
     Field("", lambda each: each.end_to_end.p50, "end to end p50", units.format_seconds),
 )
 CLASS_FIELDS: tuple[Field[run.ClassRun], ...] = (
-    Field("class", lambda each: each.name, "class"),
-    Field("priority", lambda each: each.priority, "priority"),
+    Field("class", lambda each: each.name, "class"), Field("priority", lambda each: each.priority, "priority"),
     Field("requests", lambda each: each.requests, "requests", "{:,}".format),
-    Field("limits_s", lambda each: dict(each.limits)),
-    Field("slo_attainment", lambda each: each.attainment),
+    Field("limits_s", lambda each: dict(each.limits)), Field("slo_attainment", lambda each: each.attainment),
     Field("ttft_ms", lambda each: each.ttft, data=quantities.milliseconds),
     Field("tpot_ms", lambda each: each.tpot, data=quantities.milliseconds),
     Field("end_to_end_ms", lambda each: each.end_to_end, data=quantities.milliseconds),
@@ -237,14 +233,12 @@ CLASS_FIELDS: tuple[Field[run.ClassRun], ...] = (
     Field("", lambda each: each.end_to_end.p95, "end to end p95", units.format_seconds),
     Field("", lambda each: ", ".join(f"{name} < {units.format_seconds(at)}" for name, at in each.limits) or "-", "SLO"),
     Field("", lambda each: each.attainment, "attained", units.format_percent),
-)
+)  # fmt: skip
 
 
 GROUP_FIELDS: tuple[Field[run.GroupRun], ...] = (
-    Field("group", lambda each: each.name, "group"),
-    Field("replicas", lambda each: each.replicas),
-    Field("gpus", lambda each: each.gpus, "GPUs"),
-    Field("weight", lambda each: each.weight, "weight", "{:.2f}".format),
+    Field("group", lambda each: each.name, "group"), Field("replicas", lambda each: each.replicas),
+    Field("gpus", lambda each: each.gpus, "GPUs"), Field("weight", lambda each: each.weight, "weight", "{:.2f}".format),
     Field("share", lambda each: each.share, "of requests", units.format_percent),
     Field("ttft_ms", lambda each: each.ttft, data=quantities.milliseconds),
     Field("tpot_ms", lambda each: each.tpot, data=quantities.milliseconds),
@@ -254,7 +248,7 @@ GROUP_FIELDS: tuple[Field[run.GroupRun], ...] = (
     Field("busy", lambda each: each.busy, "busy", units.format_percent),
     Field("kv_usage", lambda each: each.kv_usage, "KV cache", units.format_percent),
     Field("usd_per_hour", lambda each: each.usd_per_hour, "$/h", units.format_dollars),
-)
+)  # fmt: skip
 
 
 def session_rows(sessions: run.SessionsRun) -> list[tuple[str, str]]:
@@ -360,10 +354,8 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
     latencies = [(each.title, *latency_cells(values)) for each, values, _ in quantities.latencies_of(forecast)]
     title = "Latency, without ramp-up and drain" if forecast.steady_only else "Latency"
     parts = [
-        *about,
-        Section(title, Grid(("", *NAMES), latencies)),
-        *([] if intervals is None else [quantities.render_intervals(intervals)]),
-        *render_decision(forecast),
+        *about, Section(title, Grid(("", *NAMES), latencies)),
+        *([] if intervals is None else [quantities.render_intervals(intervals)]), *render_decision(forecast),
         *([Section("Energy", Facts(rows))] if (rows := energy_rows(forecast)) else []),
         *(
             []
@@ -375,7 +367,7 @@ def render_forecast(forecast: Forecast, intervals: Intervals | None = None) -> l
         *([Section("Turns", Grid(*cells(TURN_FIELDS, sessions.turns)))] if sessions else []),
         *([Section("Classes", Grid(*cells(CLASS_FIELDS, classes)))] if (classes := forecast.classes) else []),
         Section("Load", Facts(load_rows(forecast))),
-    ]
+    ]  # fmt: skip
     if len(forecast.engines) > 1:
         parts += [Section(pool_title(each, "Engines"), Grid(*engine_cells(each.engines))) for each in forecast.pools]
     for pool in forecast.pools:
@@ -560,11 +552,9 @@ def _tier_dict(tier: run.TierRun) -> dict[str, Any]:
     return {
         **pick(tier, "cpu_hit_rate=hit_rate cpu_cache_peak=peak_use external_prefix_cache_queries=queries"),
         **pick(tier, "external_prefix_cache_hits=hits stores_refused=num_refused held_up_s=held_up"),
-        "loaded_requests": tier.num_loaded,
-        **copied,
-        **pick(tier, "load_link_use=load.use store_link_use=store.use"),
+        "loaded_requests": tier.num_loaded, **copied, **pick(tier, "load_link_use=load.use store_link_use=store.use"),
         "load_wait_ms": in_ms(tier.mean_wait),
-    }
+    }  # fmt: skip
 
 
 def system_facts(forecast: Forecast) -> list[tuple[str, list[tuple[str, str]]]]:

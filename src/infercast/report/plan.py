@@ -219,11 +219,9 @@ def _row_fields(figures: Iterable[Field[Figures]]) -> list[Field[Row]]:
         return row.figures
 
     return [
-        Field("", lambda row: row.candidate, "deployment", _short),
-        Field("", lambda row: row.gpus, "GPUs"),
-        Field("", lambda row: row.cost, "$/h", "{:,.2f}".format),
-        *(each.within(figures_of) for each in figures),
-    ]
+        Field("", lambda row: row.candidate, "deployment", _short), Field("", lambda row: row.gpus, "GPUs"),
+        Field("", lambda row: row.cost, "$/h", "{:,.2f}".format), *(each.within(figures_of) for each in figures),
+    ]  # fmt: skip
 
 
 def _effort(plan: Plan) -> str:
@@ -256,22 +254,18 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
 def row_dict(row: Row) -> dict[str, Any]:
     prefill = row.candidate.prefill
     return {
-        **_candidate_dict(row.candidate),
-        "prefill": prefill and _candidate_dict(prefill),
+        **_candidate_dict(row.candidate), "prefill": prefill and _candidate_dict(prefill),
         **pick(row, "headroom total_gpus=gpus cost_per_hour=cost stage=stage.value slo_holds=holds"),
-        "reason": row.reason or None,
-        "most_requests_per_s": row.rate,
+        "reason": row.reason or None, "most_requests_per_s": row.rate,
         **(_figures_dict(row.figures) if row.figures else {}),
-    }
+    }  # fmt: skip
 
 
 def _candidate_dict(candidate: Candidate) -> dict[str, Any]:
     return {
         **pick(candidate, "engine gpu replicas quantization kv_cache_dtype power_limit_w=power_limit"),
-        **layout_dict(candidate.layout),
-        "settings": dict(candidate.settings),
-        "options": candidate.options(),
-    }
+        **layout_dict(candidate.layout), "settings": dict(candidate.settings), "options": candidate.options(),
+    }  # fmt: skip
 
 
 def _figures_dict(figures: Figures) -> dict[str, Any]:

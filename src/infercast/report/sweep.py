@@ -195,15 +195,13 @@ LATENCY_FIELDS: tuple[Field[Forecast], ...] = (
     Field("tpot_ms", lambda run: run.tpot, data=milliseconds),
 )
 RUN_FIELDS: tuple[Field[Forecast], ...] = (
-    Field("state", lambda run: run.state.word),
-    Field("gpus", lambda run: run.gpus),
-    *LATENCY_FIELDS,
+    Field("state", lambda run: run.state.word), Field("gpus", lambda run: run.gpus), *LATENCY_FIELDS,
     Field("inter_token_ms", lambda run: run.inter_token, data=milliseconds),
     Field("end_to_end_ms", lambda run: run.end_to_end, data=milliseconds),
     Field("", lambda run: run.ttft.p50, "TTFT p50", format_seconds),
     Field("", lambda run: run.ttft.p95, "TTFT p95", format_seconds, 5),
     Field("", lambda run: run.ttft.p99, "TTFT p99", format_seconds),
-)
+)  # fmt: skip
 FURTHER_RUN_FIELDS: tuple[Field[Forecast], ...] = (
     Field("", lambda run: run.tpot.p50 if run.tpot else None, "TPOT p50", format_seconds),
     Field("", lambda run: run.tpot.p95 if run.tpot else None, "TPOT p95", format_seconds, 5),
@@ -495,13 +493,11 @@ def _charts(found: Savings) -> list[Chart]:
 def savings_dict(found: Savings) -> dict[str, Any]:
     fields = saving_fields(found)
     return {
-        **pick(found, "title workload axis=name"),
-        "slo": found.slo and str(found.slo),
+        **pick(found, "title workload axis=name"), "slo": found.slo and str(found.slo),
         **pick(found, "own_value=free.number best_value=best.number best_slo_odds=odds saved_share=saved"),
-        "answer": sentence_of(found),
-        **counted_dict((found.best or found.free).forecast, _next_saving(found)),
+        "answer": sentence_of(found), **counted_dict((found.best or found.free).forecast, _next_saving(found)),
         "points": [record(fields, point) for point in found.points],
-    }
+    }  # fmt: skip
 
 
 def savings_rows(found: Savings) -> Iterator[str]:
@@ -553,10 +549,8 @@ def break_even_charts(found: BreakEven) -> list[Chart]:
 
 def break_even_dict(found: BreakEven) -> dict[str, Any]:
     return {
-        **pick(found, "title workload"),
-        "speculation": drafting_dict(found.drafting),
-        **pick(found, "break_even_clients=clients sentence"),
-        **counted_dict(_best_run(found), _next_drafts(found)),
+        **pick(found, "title workload"), "speculation": drafting_dict(found.drafting),
+        **pick(found, "break_even_clients=clients sentence"), **counted_dict(_best_run(found), _next_drafts(found)),
         "caveats": _caveats(found),
         "points": [
             {
@@ -567,7 +561,7 @@ def break_even_dict(found: BreakEven) -> dict[str, Any]:
             }
             for point in found.points
         ],
-    }
+    }  # fmt: skip
 
 
 def _run_dict(run: Forecast) -> dict[str, Any]:
@@ -600,12 +594,9 @@ def day_dict(plan: DayPlan) -> dict[str, Any]:
 def _replica_dict(plan: DayPlan) -> dict[str, Any]:
     curve, service = plan.curve, plan.service
     return {
-        "requests_per_s_at_most": curve.full_rate,
-        "requests_per_s_at_slo": curve.rate_at(plan.most_kept),
-        "requests_in_it_at_slo": plan.most_kept,
-        "fixed_ms": in_ms(service.fixed),
-        "ms_per_input_token": in_ms(service.per_input),
-        "ms_per_output_token": in_ms(service.per_output),
+        "requests_per_s_at_most": curve.full_rate, "requests_per_s_at_slo": curve.rate_at(plan.most_kept),
+        "requests_in_it_at_slo": plan.most_kept, "fixed_ms": in_ms(service.fixed),
+        "ms_per_input_token": in_ms(service.per_input), "ms_per_output_token": in_ms(service.per_output),
         "load_curve": [
             {
                 **pick(level, "requests_in_it=in_system requests_per_s=rate"),
@@ -614,7 +605,7 @@ def _replica_dict(plan: DayPlan) -> dict[str, Any]:
             }
             for level in curve.levels
         ],
-    }
+    }  # fmt: skip
 
 
 def _policy_dict(plan: DayPlan, day: PolicyDay) -> dict[str, Any]:

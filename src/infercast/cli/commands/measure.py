@@ -110,10 +110,8 @@ def _next(out: Path, anchors: int | None) -> str:
 def _sweep_dict(result: Sweep, out: Path, anchors: int | None) -> dict[str, Any]:
     return {
         **pick(result, "gpu engine left", measured="rows", rows="tables", skipped="tally.skipped"),
-        "folder": str(result.folder),
-        "minutes": round(result.seconds / 60, 2),
-        "next": _next(out, anchors),
-    }
+        "folder": str(result.folder), "minutes": round(result.seconds / 60, 2), "next": _next(out, anchors),
+    }  # fmt: skip
 
 
 def _sweep_tables(result: Sweep, out: Path, anchors: int | None) -> list[Any]:
@@ -202,11 +200,9 @@ def fit_command(*, data: Path, out: Path, measurements: Path | None, form: Form,
         tables = train.table_hashes(data, chosen)
         sweeps = {} if measurements is None else train.sweep_hashes(measurements, chosen)
         provenance = {
-            "data": {name: found[:16] for name, found in tables.items()},
-            "gpus": sorted({key[1] for key in samples}),
-            "engines": sorted({key[2] for key in samples}),
-            "licence": "facts and figures; see docs/predict.md",
-        }
+            "data": {name: found[:16] for name, found in tables.items()}, "gpus": sorted({key[1] for key in samples}),
+            "engines": sorted({key[2] for key in samples}), "licence": "facts and figures; see docs/predict.md",
+        }  # fmt: skip
         fitted = train.fit_artifact(samples, out, provenance, tell, train.origin_of({**tables, **sweeps}))
     rows = sum(entry.rows for entry in fitted if entry.gpu != "*")
     size = out.stat().st_size

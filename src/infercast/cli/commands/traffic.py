@@ -39,12 +39,10 @@ def render_traffic(found: TrafficSummary) -> list[Printable]:
         ("trace", found.description),
         ("rate", f"{found.rate:.4g} requests/s on average, {peak} in the busiest {len(found.rates)}th of its time"),
         ("gaps", f"coefficient of variation {found.gap_cv:.2f}; Poisson arrivals have 1"),
-        ("prompts", lengths("input_tokens")),
-        ("answers", lengths("output_tokens")),
+        ("prompts", lengths("input_tokens")), ("answers", lengths("output_tokens")),
         ("reuse", f"{format_percent(found.reuse)} of prompt tokens begin an earlier prompt or its answer"),
-        ("sessions", words),
-        ("fitted", found.command),
-    ]
+        ("sessions", words), ("fitted", found.command),
+    ]  # fmt: skip
     sections: list[Printable] = [Section("Traffic", Facts(facts))]
     if found.rates:
         places = [(number + 0.5) * found.span_s / len(found.rates) for number in range(len(found.rates))]

@@ -100,12 +100,7 @@ def sweep_plot(sweep: Sweep) -> Plot:
 
     summary = elements.facts_list(curves.summary_rows(sweep))
     return Plot(
-        "sweep",
-        f"{sweep.title} along {name}",
-        sweep.workload,
-        height=5.6,
-        phone_height=9.6,
-        paint=paint,
+        "sweep", f"{sweep.title} along {name}", sweep.workload, height=5.6, phone_height=9.6, paint=paint,
         sections=(
             elements.PageSection(
                 "curves", "Where it bends" if sweep.axis.is_load else "Best values", summary, "Curves"
@@ -113,7 +108,7 @@ def sweep_plot(sweep: Sweep) -> Plot:
             elements.PageSection("values", f"Each value of {name}", values + below, "Values"),
         ),
         caveats=tuple(caveats_of([each.forecast for each in sweep.simulated if each.forecast is not None])),
-    )
+    )  # fmt: skip
 
 
 def _maps(figure: Any, tips: canvas.Tips, sweep: Sweep) -> None:
@@ -196,21 +191,15 @@ def day_plot(plan: DayPlan) -> Plot:
         _paint(plan, panels, tips)
 
     return Plot(
-        "day",
-        f"A day of {title_of(plan)}",
-        plan.traffic.description,
-        height=6.2,
-        phone_height=6.2,
-        paint=paint,
+        "day", f"A day of {title_of(plan)}", plan.traffic.description, height=6.2, phone_height=6.2, paint=paint,
         sections=(
             elements.PageSection("curves", "The day", "", "Curves"),
             elements.PageSection("policies", "Policies", elements.plain_table(*cells(POLICY_FIELDS, plan.policies))),
             elements.PageSection("replica", "One replica", elements.facts_list(replica_rows(plan))),
             elements.PageSection("basis", "Method", elements.facts_list(basis_rows(plan))),
         ),
-        caveats=tuple(day_caveats(plan)),
-        top=f'<p class="answer">{escape(answer_of(plan))}</p>',
-    )
+        caveats=tuple(day_caveats(plan)), top=f'<p class="answer">{escape(answer_of(plan))}</p>',
+    )  # fmt: skip
 
 
 def _paint(plan: DayPlan, panels: Any, tips: canvas.Tips) -> None:
@@ -262,19 +251,14 @@ def break_even_plot(found: BreakEven) -> Plot:
                 axes.axvline(log2(found.clients), color=canvas.MUTED, lw=0.9, ls=(0, (2, 3)))
 
     return Plot(
-        "speculation",
-        f"{found.title}: where drafts stop paying",
-        f"{found.workload}; {drafting_words(found.drafting)}",
-        height=3.4,
-        phone_height=5.6,
-        paint=paint,
+        "speculation", f"{found.title}: where drafts stop paying",
+        f"{found.workload}; {drafting_words(found.drafting)}", height=3.4, phone_height=5.6, paint=paint,
         sections=(
             elements.PageSection("curves", "With and without drafts", "", "Curves"),
             elements.PageSection("loads", "Each number of clients", loads, "Loads"),
         ),
-        caveats=tuple(caveats_of([point.drafted for point in found.points])),
-        top=answer,
-    )
+        caveats=tuple(caveats_of([point.drafted for point in found.points])), top=answer,
+    )  # fmt: skip
 
 
 def comparison_plot(runs: tuple[Watched, Watched], names: comparison.Names) -> Plot:

@@ -168,13 +168,11 @@ class RunningPool:
             cache_tokens=[
                 each.num_blocks * each.kv_shape.block_size // len(each.kv_shape.windows) for each in replicas
             ],
-            block_size=first.kv_shape.block_size,
-            publish_counts=pool.lockstep or first.tells_load,
+            block_size=first.kv_shape.block_size, publish_counts=pool.lockstep or first.tells_load,
             weighs_cache=first.tells_load,
             usage=lambda number: self.engines[number].loop.scheduler.cache.num_held / replicas[number].num_blocks,
-            down=self.down,
-            weights=pool.weights,
-        )
+            down=self.down, weights=pool.weights,
+        )  # fmt: skip
         self._on_failure, self._choose = engines.on_failure, make_policy(pool.router, engines)
 
     @property

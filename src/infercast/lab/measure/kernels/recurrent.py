@@ -153,10 +153,8 @@ def _state_space(shape: Shape, lengths: list[int], workspace: Any) -> SimpleLaun
 
 
 _BUILDERS: dict[str, Callable[[Shape, list[int], Any], SimpleLaunch]] = {
-    "gdn": _gated_delta,
-    "kda": _kimi_delta,
-    "mamba2": _state_space,
-}
+    "gdn": _gated_delta, "kda": _kimi_delta, "mamba2": _state_space,
+}  # fmt: skip
 
 
 # What a recurrent layer runs besides its scan, as vLLM 0.25 launches it. States lie cold in blocks that an engine hands
@@ -190,13 +188,11 @@ def _kimi_delta_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
     gate, beta = -torch.rand(1, rows, heads, width, device=device), torch.rand(1, rows, heads, device=device)
     inputs = (*taken, gate, beta)
     launch = partial(
-        vllm(f"{FLA}.kda").fused_recurrent_kda,
-        **dict(zip(("q", "k", "v", "g", "beta"), inputs, strict=True)),
+        vllm(f"{FLA}.kda").fused_recurrent_kda, **dict(zip(("q", "k", "v", "g", "beta"), inputs, strict=True)),
         initial_state=workspace.take(rows + 1, heads, shape["value_dim"], width, dtype=shape["state_dtype"]),
-        use_qk_l2norm_in_kernel=True,
-        cu_seqlens=starts_of([1] * rows, device),
+        use_qk_l2norm_in_kernel=True, cu_seqlens=starts_of([1] * rows, device),
         ssm_state_indices=_blocks(rows, workspace),
-    )
+    )  # fmt: skip
     return SimpleLaunch("vllm", launch, inputs)
 
 
@@ -222,10 +218,8 @@ def _state_space_update(shape: Shape, workspace: Workspace) -> SimpleLaunch:
 
 
 _UPDATES: dict[str, Callable[[Shape, Workspace], SimpleLaunch]] = {
-    "gdn": _gated_delta_update,
-    "kda": _kimi_delta_update,
-    "mamba2": _state_space_update,
-}
+    "gdn": _gated_delta_update, "kda": _kimi_delta_update, "mamba2": _state_space_update,
+}  # fmt: skip
 
 
 def build_gating(shape: Shape, workspace: Workspace) -> SimpleLaunch:
