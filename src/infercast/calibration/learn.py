@@ -475,7 +475,8 @@ def judge(deployment: Deployment, first: str, second: str, seconds: float, tell:
     if share is not None and share_before is not None and abs(share - share_before) > 0.1:
         change = f"prefix hits went from {share_before:.0%} to {share:.0%} of prompt tokens"
         told = [f"{change}: look at what clients send first, at routing, and at evictions", *told]
-    if gauges["waiting"] > max(gauges["running"], earlier_gauges["waiting"]) or more > max(0.05 * count, 0.5 * started):
+    grows = gauges["waiting"] > 0 and more > max(0.05 * count, 0.5 * started)
+    if gauges["waiting"] > max(gauges["running"], earlier_gauges["waiting"]) or grows:
         # Latencies of a queue that grows are no measure of steps.
         grown = f"{gauges['waiting']:.0f} requests wait where {earlier_gauges['waiting']:.0f} did"
         told = [each for each in told if each.startswith("at most")] + [
