@@ -98,6 +98,22 @@ def test_values_keep_to_every_bound_of_a_schema() -> None:
         generate_text(Wanted(pattern="(?=b)a"), 3, 5, 10)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": "a"}, {"type": "array", "minItems": 10**9}, {"minLength": 10**9},
+        {"enum": {"a": 1}},
+        {"type": "string", "minLength": None}, {"allOf": [5]}, {"type": "object", "properties": 5},
+        {"type": "array", "minItems": 900, "items": {"type": "array", "minItems": 900}},
+        {"multipleOf": "x", "type": "integer"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_schemas_that_make_no_sense_are_refused_in_a_sentence(schema: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="the schema cannot be answered"):
+        generate_text(Wanted(schema=schema), 3, 5, 10)
+
+
 def test_words_numbers_and_names_of_tokens(client: httpx.Client) -> None:
     ids = [client.post("/tokenize", json={"prompt": f" {each}"}).json()["tokens"][0] for each in ("the", "river")]
     assert client.post("/detokenize", json={"tokens": ids[:1]}).json()["prompt"] == " the"

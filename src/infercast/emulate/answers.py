@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import cycle
 from typing import Any, ClassVar
 
 from infercast.emulate.prompts import WORDS, Rule, Vocabulary, text_of_call, token_id
@@ -133,10 +134,13 @@ class _Filler:
     }  # fmt: skip
 
     def __init__(self, root: Mapping[str, Any], seed: int, spare: int, words: Sequence[str]) -> None:
-        self._root, self._words, self.spare = root, iter(answer_words(seed, 4096, words)), spare
+        self._root, self._words, self.spare, self._room = root, cycle(answer_words(seed, 4096, words)), spare, 50_000
         self._turn = 0  # Of an item that may be none of those before it
 
     def value(self, schema: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - a case each
+        self._room -= 1 + int(schema.get("minLength", 0)) // 8 if isinstance(schema, Mapping) else 1
+        if self._room < 0:
+            raise ValueError("it asks for too much")
         if not isinstance(schema, Mapping) or depth > DEEPEST:
             return None
         if isinstance(target := schema.get("$ref"), str):
@@ -204,8 +208,8 @@ class _Filler:
     def _number(self, schema: Mapping[str, Any], depth: int, *, is_whole: bool = False) -> Any:
         names = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
         least, above, most, below = (None if schema.get(each) is None else Fraction(schema[each]) for each in names)
-        low, high = max((x for x in (least, above) if x is not None), default=None), min(
-            (x for x in (most, below) if x is not None), default=None)  # fmt: skip
+        low = max((each for each in (least, above) if each is not None), default=None)
+        high = min((each for each in (most, below) if each is not None), default=None)
         step = Fraction(str(schema.get("multipleOf", int(is_whole))))
         step = Fraction(step.numerator) if is_whole else step
         start = low if low is not None else Fraction(7) if high is None else min(Fraction(7), high)
@@ -234,9 +238,12 @@ def _filled(schema: Mapping[str, Any], seed: int, natural: int, vocabulary: Voca
     def text(spare: int) -> str:
         return json.dumps(_Filler(schema, seed, spare, vocabulary.words).value(schema), ensure_ascii=False)
 
-    short = text(0)
-    lacking = min(4000, natural - len(vocabulary.pieces(short)))
-    return text(lacking) if lacking > 0 else short
+    try:
+        short = text(0)
+        lacking = min(4000, natural - len(vocabulary.pieces(short)))
+        return text(lacking) if lacking > 0 else short
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as problem:
+        raise InputError(f"the schema cannot be answered: {problem}") from None
 
 
 def text_of_pattern(pattern: str) -> str:

@@ -149,12 +149,8 @@ class Sampling(Fields):
 
     def check(self, size: int, highest: Sequence[int]) -> None:
         """Refuse tokens that a vocabulary of ``size`` has not; ``highest``: the last of each prompt's."""
-        ids = [
-            *highest,
-            *(self.stop_token_ids or ()),
-            *(self.allowed_token_ids or ()),
-            *map(int, self.logit_bias or ()),
-        ]
+        ids = [*highest, *(self.stop_token_ids or ()), *(self.allowed_token_ids or ())]
+        ids += map(int, self.logit_bias or ())
         if wrong := [each for each in ids if not 0 <= each < size]:
             raise InputError(f"token id {wrong[0]} is out of the vocabulary, which has {size}")
         if self.allowed_token_ids == []:
@@ -193,14 +189,9 @@ class Sampling(Fields):
             schema = _object(given.json_)
         elif given is not None and given.json_object:
             schema = {"type": "object"}
-        if (
-            getattr(self, "ebnf", None)
-            or (given and (given.grammar or given.structural_tag))
-            or (form and form.type == "structural_tag")
-        ):
-            raise InputError(
-                "structured_outputs are emulated with json, json_object, choice and regex, not with grammars"
-            )
+        is_tagged = form is not None and form.type == "structural_tag"
+        if is_tagged or getattr(self, "ebnf", None) or (given and (given.grammar or given.structural_tag)):
+            raise InputError("structured_outputs are emulated with json, json_object, choice and regex, no grammars")
         is_greedy = self.temperature is not None and self.temperature < LEAST_TEMPERATURE
         return Wanted(
             pattern=(given and given.regex) or getattr(self, "regex", None), cache_salt=self.cache_salt or "",
@@ -256,12 +247,9 @@ class Completion(Sampling):
     def prompts(self, vocabulary: Vocabulary) -> list[tuple[list[int], str]]:
         """Tokens and text of each prompt."""
         several: Any = self.prompt if self._is_list else [self.prompt]
-        return [
-            (vocabulary.encode(each), each)
-            if isinstance(each, str)
-            else (each, vocabulary.decode(each) if self.echo else "")
-            for each in several
-        ]
+        texts = [each if isinstance(each, str) else vocabulary.decode(each) if self.echo else "" for each in several]
+        ids = [vocabulary.encode(each) if isinstance(each, str) else each for each in several]
+        return [*zip(ids, texts, strict=True)]
 
 
 class Message(Fields):
