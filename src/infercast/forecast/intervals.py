@@ -205,7 +205,7 @@ def forecast_intervals(forecast: SimulatedRun) -> Intervals:
     replica = system.pools[-1].replica
     luck: Array | None
     if (window := forecast.window) is not None:
-        luck = uncertainty.steady_luck(served, forecast.workload, *window)
+        luck = uncertainty.steady_luck(served, forecast.workload, *window, forecast.steady.sketch)
     else:
         steady = forecast.steady_window if forecast.steady.reached else None
         luck = uncertainty.luck_of(

@@ -13,7 +13,7 @@ import numpy as np
 
 from infercast.engines.base import Deployment
 from infercast.errors import InputError
-from infercast.forecast import deploy
+from infercast.forecast import deploy, sketch
 from infercast.forecast import steady as steadiness
 from infercast.forecast.cost import Tariff
 from infercast.forecast.energy import Facility
@@ -22,7 +22,7 @@ from infercast.forecast.intervals import jumps_over
 from infercast.forecast.progress import Pace, note_cut, request_progress, time_budget, time_left
 from infercast.forecast.result import Forecast, holds
 from infercast.forecast.run import Outcome, Stays, assumed_of, link_run, outcome_of, part_of, pool_run, queue_of
-from infercast.forecast.slo import Slo, parse_slo
+from infercast.forecast.slo import Slo, parse_slo, quantile
 from infercast.forecast.system import DEFAULT_LINK, PROXY_ROUTER, Run, System, system_of, two_pools
 from infercast.forecast.uncertainty import longest_taken
 from infercast.serve import Record, Workload
@@ -212,7 +212,8 @@ class _Course:
         self, system: System, workload: Workload, capacity: Callable[[], float],
         ask: Callable[..., tuple[int | None, str]], check: Callable[[ServedRequests], None],
     ) -> None:  # fmt: skip
-        self.workload, self.is_precise = workload, False
+        self.workload, self.is_precise, self._begin = workload, False, 0.0
+        self._sketch: sketch.Sketch | None = None
         self._replica = system.smallest
         self._engines = len((system.engines if system.is_fleet else system.pools[-1].engines).replicas)
         self._first = self._replica if system.wire is None else receiving(self._replica)
@@ -253,14 +254,14 @@ class _Course:
     ) -> tuple[steadiness.SteadyState, steadiness.State, int | None]:  # fmt: skip
         """Whether it is steady, how the system copes, and how many requests it should have; None: no more."""
         self._check(clients)
-        steady = steadiness.find_steady(clients, workload)
+        steady = steadiness.find_steady(clients, workload, self._begin)
         state = steadiness.find_state(
             self._first, workload, clients, steady, engines=self._engines, capacity=self._capacity,
             is_late=partial(self._pace.is_late_for, len(workload.requests)),
         )  # fmt: skip
         if self._system.pools[0].engines.outages is not None:
             state = steadiness.state_beside(workload, clients, self._capacity, state)
-        steady = steadiness.judged(steady, state)
+        steady = steadiness.judged(steady, state)._replace(sketch=self._sketch)
         if not workload.open_ended or workload.drawn is None:
             return steady, state, None
         planned = sum(phase.stretches for record in records for phase in record.phases.values())
@@ -274,17 +275,30 @@ class _Course:
         if done < steadiness.LEAST_REQUESTS:
             return None
         known = replace(self.workload, requests=self.workload.requests[:done])
-        steady, _, needed = self.judge(clients.first(done), known, records, steadiness.ONWARD)
+        seen = clients.first(done)
+        steady, _, needed = self.judge(seen, known, records, steadiness.ONWARD)
+        is_worth = needed is not None and needed - done > sketch.WORTH and jumps_over(self._system)
+        if is_worth and self._sketch is None:
+            room = steadiness.room_for(self._system.smallest, known.requests)
+            self._sketch = sketch.sketch_of(self._system, self.workload, records, seen, room)
+            steady, _, needed = self.judge(seen, known, records, steadiness.ONWARD)
         self.is_precise = steady.stopped == steadiness.ENOUGH
         if needed is None:
             return None
         # Those that have not ended would not have either at the end of the longer run.
-        most = steadiness.MOST_FOR_PRECISION if steady.reached else steadiness.MOST_REQUESTS
+        most = steadiness.MOST_REQUESTS
+        if steady.reached:
+            most = steadiness.MOST_FOR_PRECISION if self._sketch is None else steadiness.MOST_BESIDE
         wanted = min(steadiness.two_digits(needed + count - done), most)
         wanted = wanted if wanted <= count else self._pace.affordable(count, wanted)
         if wanted <= count:
             return None
-        longer = continued(self.workload, wanted, longest_taken(self.workload, self._replica))
+        longest, number = longest_taken(self.workload, self._replica), 0
+        if self._sketch is not None:
+            stayed = quantile(seen.end_to_end, steadiness.STAYS / 100)
+            self._begin = self._begin or (steady.begin if steady.reached else sketch.FILLING * stayed)
+            number = self._sketch.evenest(self.workload, wanted, self._begin, stayed, longest)
+        longer = continued(self.workload, wanted, longest, number)
         self.workload = longer or self.workload
         return longer
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle, islice, product
 from math import ceil, inf, log
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,13 +29,18 @@ from infercast.serve import Record, Replica, Request, Workload, simulate
 from infercast.serve.record import ServedRequests
 from infercast.units import format_seconds
 
+if TYPE_CHECKING:
+    from infercast.forecast.sketch import Sketch
+
 BINS = 100  # Equal stretches of the time in which requests arrive
 RESIDENCES = 5  # Least length of a steady part in residence times; a shorter one depends on how it began
 SETTLING, SETTLED, FIRST = 3, 5, 50
 """A busy engine settles within ``R * R / R0``, of the times that a request stays (``R``) and stays alone (``R0``). A
 steady part begins no earlier than three times what that is above ``R``, and lasts for five times it."""
 LEAST_REQUESTS = 100  # Fewer show no percentile
-GROWTH = 0.05  # A number in the system that grows by more than this between halves, and than by chance, is not steady
+GROWTH, FAR_GROWTH = 0.05, 0.5
+"""A number in the system that grows by more than this between halves, and than by chance, is not steady; the second
+beside a sketch that does not grow (without end it were 2)."""
 FILLS, MUCH = 3.0, 0.25  # A run of so many residence times has filled up, unless its last third has this share more
 STAYS = 90  # Requests still come for this percentile of the residence time after the last one that counts
 GROUPS = 20  # Groups of a part, to estimate its noise
@@ -45,12 +51,14 @@ CLEAR, RATE_PRECISION = 2.5, 0.007  # ... by so many standard errors; and of tok
 ROUGH_LIMITS = 2.0
 """What an SLO limits may be off by so many times as much in a run that is made to decide about it alone. Such a run is
 no longer than one that shows by itself whether it keeps up (`LONG`)."""
-MOST_REQUESTS, MOST_FOR_PRECISION, MOST_STRETCHES = 50_000, 20_000, 400_000
-"""Limits of a run: requests, requests once it is steady and only precision is missing, and planned batches."""
+MOST_REQUESTS, MOST_FOR_PRECISION, MOST_BESIDE, MOST_STRETCHES = 50_000, 20_000, 12_000, 400_000
+"""Limits of a run: requests, requests once it is steady and only precision is missing (with a sketch beside it, fewer
+know as much), and planned batches."""
 MOST_IN_LOOP, ROUNDS = 4_000, 50
 """Waves of a closed loop with requests of one length never even out: it is cut at these requests, or per client."""
-NEARLY, AGAIN, ONWARD = 1.2, (1.5, 6.0), (1.2, 3.0)
-"""Factors on a run's length: below the first it stays; else longer within the next two, or going on, the last two."""
+NEARLY, AGAIN, ONWARD, EVENING = 1.2, (1.5, 6.0), (1.2, 3.0), 1.3
+"""Factors on a run's length: below the first it stays; else longer within the next two, or going on, within the two
+after; and at least the last where only what a sketch shows is far from the long run."""
 ASKED, ENOUGH, OVERLOAD, CUT, MISSED, LATE = "asked", "precise", "overloaded", "limit", "missed", "time"
 """Why a run ends: given length, well known, no length helps, too long; a plan's candidate misses the SLO; no time."""
 MOST_ROUND, MOST_STEP_BY_STEP = 1000, 300
@@ -78,6 +86,7 @@ class SteadyState(NamedTuple):
     settled: bool = False  # Whether requests came and went evenly, however few they were
     filled: bool = False  # Whether the number in the system had stopped growing when the last request came
     stopped: str = ASKED  # Why the run has as many requests as it has: one of the words above
+    sketch: Sketch | None = None  # Beside which the requests of a run that went on were chosen
 
     @property
     def sentence(self) -> str:
@@ -87,7 +96,8 @@ class SteadyState(NamedTuple):
         return f"not reached: {self.obstacle}{enough}"
 
 
-def find_steady(served: Record | ServedRequests, workload: Workload) -> SteadyState:
+def find_steady(served: Record | ServedRequests, workload: Workload, known: float = 0.0) -> SteadyState:
+    """The steady part, if there is one; where it begins may be ``known`` of a run that a sketch says keeps up."""
     sent = served.sent_at - served.sent_at.min()
     done = served.last_token - served.sent_at.min()
     last, residence = float(sent.max()), float((done - sent).mean())
@@ -108,10 +118,11 @@ def find_steady(served: Record | ServedRequests, workload: Workload) -> SteadySt
         generation = quantile(done[np.argsort(sent)[: workload.concurrency]], STAYS / 100)
         first = min(max(first, int(np.searchsorted(edges, generation))), BINS - 1)
     relaxation = residence if closed else _relaxation(served, residence)
-    begin = max(float(edges[first]), SETTLING * (relaxation - residence))
+    begin = known or max(float(edges[first]), SETTLING * (relaxation - residence))
+    first = int(np.searchsorted(edges[:-1], begin)) if known else first
     inside = int(np.count_nonzero((sent >= begin) & (sent <= end)))
     is_long = end - begin >= max(RESIDENCES * residence, SETTLED * relaxation)
-    settled = first <= BINS // 2 and is_long and not _grows(level[first:])
+    settled = first <= BINS // 2 and is_long and not _grows(level[first:], FAR_GROWTH if known else GROWTH)
     if not settled:
         times = (SETTLING + SETTLED) * relaxation / max(end, 1e-9)
         return _too_short(sent.size, last, max(in_system, times * sent.size / (3 * RESIDENCES)), filled=filled)
@@ -132,37 +143,45 @@ def further_requests(
     count = len(workload.requests)
     if steady.reached:
         start = float(served.sent_at.min())
-        batches = Batches(served, workload, start + steady.begin, start + steady.end)
-        # Factors on the length of the steady part.
+        batches = Batches(served, workload, start + steady.begin, start + steady.end, steady.sketch)
         precision, known = (LIMIT_PRECISION, LIMITED_PRECISION) if medians() else (ROUGH_LIMITS * LIMIT_PRECISION, inf)
-        limits = [] if slo is None else list(_for_slo(batches, slo, precision, known))
-        asked = [times for times, _ in limits]
-        if medians():
-            for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
-                asked.append((batches.error(name, fraction) / target) ** 2)
-            asked.append((batches.rate_error() / RATE_PRECISION) ** 2)
-        times = max(asked, default=0.0) / rough**2
+
+        def longer(*, evened: bool = False) -> tuple[float, float]:
+            """A factor on the length of the steady part, and by how many errors a limit is missed."""
+            limits = [] if slo is None else [*_for_slo(batches, slo, precision, known, evened=evened)]
+            asked = [times for times, _ in limits]
+            if medians():
+                for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
+                    asked.append((batches.error(name, fraction, evened=evened) / target) ** 2)
+                asked.append((batches.rate_error() / RATE_PRECISION) ** 2)
+            return max(asked, default=0.0) / rough**2, max((missed for _, missed in limits), default=-inf)
+
+        times, missed = longer()
         if times <= NEARLY:
             return None, ENOUGH
-        if any(missed_by >= rejects for _, missed_by in limits):
+        if missed >= rejects:
             return None, MISSED
+        times = times if steady.sketch is None else max(longer(evened=True)[0], EVENING)
     else:
         times = (steady.num_needed or 2 * count) / count
     wanted = count * min(max(1.15 * times, within[0]), within[1])
     precise = MOST_FOR_PRECISION if workload.concurrency is None else max(MOST_IN_LOOP, ROUNDS * workload.concurrency)
-    requests = min(precise, MOST_FOR_PRECISION) if steady.reached else MOST_REQUESTS
+    precise = min(precise, MOST_FOR_PRECISION if steady.sketch is None else MOST_BESIDE)
+    requests = precise if steady.reached else MOST_REQUESTS
     requests = requests if medians() else min(requests, LONG)
     most = min(float(requests), count * MOST_STRETCHES / max(stretches, 1))
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(batches: Batches, slo: Slo, precision: float, known: float) -> Iterator[tuple[float, float]]:
+def _for_slo(
+    batches: Batches, slo: Slo, precision: float, known: float, *, evened: bool
+) -> Iterator[tuple[float, float]]:
     """For each limit the factor on the length that decides about it, and the errors that it is missed by."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
             value = float(values.mean()) if fraction is None else quantile(values, fraction)
-            error = batches.error(limit.quantity, fraction)
+            error = batches.error(limit.quantity, fraction, evened=evened)
             room = log(limit.seconds / max(value, 1e-12))
             sure, missed_by = abs(room) / CLEAR, -room / max(error, 1e-12)
             yield (error / min(max(precision, sure), known)) ** 2, missed_by
@@ -199,8 +218,8 @@ def two_digits(needed: float) -> int:
     return rounded * ceil(needed / rounded)
 
 
-def _grows(level: Array) -> bool:
-    """Whether the second half is above the first, by more than chance would have it."""
+def _grows(level: Array, least: float) -> bool:
+    """Whether the second half is above the first by such a share, and by more than chance would have it."""
     groups = np.array([part.mean() for part in np.array_split(level, min(GROUPS, level.size))])
     half = groups.size // 2
     before, after = groups[:half], groups[half:]
@@ -208,7 +227,7 @@ def _grows(level: Array) -> bool:
     alike = min(0.9, max(0.0, float(rest[1:] @ rest[:-1]) / max(float(rest @ rest), 1e-30)))
     chance = 2.0 * float(rest.std()) * 2.0 / np.sqrt(groups.size) * np.sqrt((1.0 + alike) / (1.0 - alike))
     grown = float(after.mean() - before.mean())
-    return bool(grown > max(GROWTH * float(before.mean()), chance))
+    return bool(grown > max(least * float(before.mean()), chance))
 
 
 def mean_in_system(sent: Array, done: Array, edges: Array) -> Array:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import hypot, inf, log, sqrt
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,6 +34,9 @@ from infercast.lazy_classes import NamedTuple
 from infercast.serve import Record, Replica, Workload
 from infercast.serve.record import PhaseTotals, ServedRequests
 from infercast.serve.workload.synthetic import redrawn
+
+if TYPE_CHECKING:
+    from infercast.forecast.sketch import Sketch
 
 EIGHTY = 1.2816  # Standard deviations on either side that hold 80 % of a normal distribution
 COMMON = {
@@ -347,10 +351,13 @@ LEAST = 1e-8  # A variance (of logarithms) that does not matter
 class Batches:
     """The requests of a steady part in the order in which they were sent, in twenty batches. Of ``spread_out``
     requests, what follows from the load of a batch and the one before, and from prompt lengths, is no error of the
-    whole and left out.
+    whole and left out. With a ``sketch``, so is what it would have shown, and what it shows of the long run is added.
     """
 
-    def __init__(self, served: Record | ServedRequests, workload: Workload, begin: float, end: float) -> None:
+    def __init__(
+        self, served: Record | ServedRequests, workload: Workload, begin: float, end: float,
+        sketch: Sketch | None = None,
+    ) -> None:  # fmt: skip
         self.begin, self.end = begin, end
         inside = np.flatnonzero((served.sent_at >= begin) & (served.sent_at <= end))
         self.inside = inside[np.argsort(served.sent_at[inside], kind="stable")]
@@ -361,7 +368,7 @@ class Batches:
             "tpot": span / (served.num_output[self.inside][self.several] - 1),
             "e2e": served.end_to_end[self.inside],
         }
-        self._workload, self._served, self._ranked = workload, served, dict[str, Array]()
+        self._workload, self._served, self._ranked, self._sketch = workload, served, dict[str, Array](), sketch
         self.is_spread_out = workload.drawn is not None and workload.drawn.spread_out and self.inside.size >= LEAST_KEPT
 
     @cached_property
@@ -390,8 +397,16 @@ class Batches:
         edges = sorted({quantile(self._inputs, part / STRATA) for part in range(1, STRATA)})
         return np.searchsorted(edges, self._inputs)
 
-    def error(self, name: str, fraction: float | None) -> float:
-        """The standard error (of the logarithm) of the mean of a latency, or of a percentile."""
+    @cached_property
+    def _sketched(self) -> dict[str, Array]:
+        names = ("arrival", "num_input", "num_output")
+        numbers = [np.array([getattr(each, name) for each in self._workload.requests]) for name in names]
+        return {} if self._sketch is None else self._sketch.of(numbers)
+
+    def error(self, name: str, fraction: float | None, *, evened: bool = False) -> float:
+        """The standard error (of the logarithm) of the mean of a latency, or of a percentile; ``evened``: of a run in
+        whose steady part the sketch shows the same as in the long run.
+        """
         values, several = self.values[name], self.several if name == "tpot" else slice(None)
         if values.size < LEAST_KEPT or not values.any():
             return 0.0 if not values.size else 1.0
@@ -399,7 +414,10 @@ class Batches:
             self._ranked[name] = np.sort(values)
         middle = float(values.mean()) if fraction is None else quantile(self._ranked[name], fraction)
         scored = values / middle if fraction is None else (values <= middle).astype(float)
-        error = self._error(scored, self._places[several], self._strata[several] if self.is_spread_out else None)
+        if self.is_spread_out and self._sketch is not None:
+            error = self._error_beside(scored, self._sketch, name, fraction, several, evened=evened)
+        else:
+            error = self._error(scored, self._places[several], self._strata[several] if self.is_spread_out else None)
         return error if fraction is None else _around(self._ranked[name], fraction, error)
 
     @cached_property
@@ -434,6 +452,32 @@ class Batches:
         cut = 1.0 - self.inside.size / len(self._workload.requests)
         return sqrt(rest + cut * max(0.0, whole**2 - rest))
 
+    def _error_beside(
+        self, scored: Array, sketch: Sketch, name: str, fraction: float | None, several: Any, *, evened: bool
+    ) -> float:
+        """The same of what is left beside a sketch, with its own distance from the long run unless that is evened."""
+        places, known, long = self._places[several], self._sketched[name][self.inside][several], sketch.long_run[name]
+        middle = float(long.mean()) if fraction is None else float(long[int(fraction * long.size)])
+        shown = known / middle if fraction is None else (known <= middle).astype(float)
+        expected = 1.0 if fraction is None else fraction
+        sizes = np.maximum(np.bincount(places, minlength=BATCHES), 1)
+        means, control = (np.bincount(places, each, BATCHES) / sizes for each in (scored, shown))
+        controls = np.column_stack([control - expected, self._controls])
+        found = np.linalg.lstsq(controls, means, rcond=None)[0]
+        ranks = np.argsort(np.argsort(known, kind="stable"), kind="stable") * STRATA // known.size
+        of_strata = np.bincount(ranks, scored, STRATA) / np.maximum(np.bincount(ranks, minlength=STRATA), 1)
+        alike = scored - of_strata[ranks]
+        rest = max(_left(means, controls), float(alike.var()) / scored.size)
+        off = float(found[0]) * (float(shown.mean()) - expected)
+        of_long = float(found[0]) ** 2 * _left(control, self._controls) * known.size / long.size
+        return sqrt(rest + of_long + (0.0 if evened else off**2))
+
+
+def _left(means: Array, controls: Array) -> float:
+    """The variance of the mean of batches beside what controls say of each."""
+    left: Array = means - controls @ np.linalg.lstsq(controls, means, rcond=None)[0]
+    return float(np.square(left).sum()) / float(BATCHES - controls.shape[1]) / BATCHES
+
 
 def error_of_mean(means: Array) -> float:
     """The standard error of the mean of batches; those that are alike to their neighbours count for less."""
@@ -448,9 +492,11 @@ def _around(ranked: Array, fraction: float, off: float) -> float:
     return float(np.log(ranked[int(high)] / max(float(ranked[int(low)]), 1e-12)) / 2)
 
 
-def steady_luck(served: Record | ServedRequests, workload: Workload, begin: float, end: float) -> Array:
+def steady_luck(
+    served: Record | ServedRequests, workload: Workload, begin: float, end: float, sketch: Sketch | None = None
+) -> Array:
     """Half widths of 80 % intervals (logarithms) of what an endless run would show, from a steady part of this one."""
-    batches, fractions = Batches(served, workload, begin, end), (None, *FRACTIONS)
+    batches, fractions = Batches(served, workload, begin, end, sketch), (None, *FRACTIONS)
     ttft, tpot, whole = ([batches.error(name, each) for each in fractions] for name in ("ttft", "tpot", "e2e"))
     places, gaps, counts = batches.gaps
     of_tokens = _gaps_errors(gaps, counts, places)

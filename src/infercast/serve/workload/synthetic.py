@@ -88,13 +88,8 @@ def synthetic_workload(
     )  # fmt: skip
     drawn = checked(drawn)
 
-    arrival_rng, input_rng, output_rng, prefix_rng = np.random.default_rng(seed).spawn(4)
-    arrivals = arrival_times(
-        drawn.arrival, rate, count, arrival_rng, burstiness, spread_out=spread_out, recorded=recorded
-    )
-    inputs = inputs_from.sample(count, input_rng, spread_out=spread_out) + prefix_length
-    outputs = outputs_from.sample(count, output_rng, spread_out=spread_out)
-    prefixes = _draw_prefixes(prefix_length, prefix_groups, count, prefix_rng)
+    arrivals, inputs, outputs = drawn_numbers(drawn, count, seed)
+    prefixes = _draw_prefixes(prefix_length, prefix_groups, count, np.random.default_rng(seed).spawn(4)[3])
     if reuse is not None:
         inputs = _continuing(drawn, inputs, outputs, prefixes)
     workload = Workload(
@@ -115,6 +110,20 @@ def synthetic_workload(
         open_ended=is_open,
     )
     return ended(workload, declared_length or outputs_from.cap, None if ignore_eos else False)
+
+
+def drawn_numbers(drawn: Draw, count: int, seed: int) -> tuple[Array, Array, Array]:
+    """Arrivals, prompt tokens and output tokens of so many requests of a draw with another seed."""
+    of_arrivals, of_inputs, of_outputs, _ = np.random.default_rng(seed).spawn(4)
+    how, each = drawn.spread_out, (drawn.arrival, drawn.rate, count, of_arrivals, drawn.burstiness)
+    inputs = drawn.input_lengths.sample(count, of_inputs, spread_out=how) + drawn.prefix_length
+    outputs = drawn.output_lengths.sample(count, of_outputs, spread_out=how)
+    return arrival_times(*each, spread_out=how, recorded=drawn.recorded), inputs, outputs
+
+
+def apart(seed: int, before: int, number: int = 0) -> int:
+    """A seed far from those of other parts of a run that goes on after ``before`` requests, and of other choices."""
+    return seed + 15_485_863 * before + 32_452_843 * number
 
 
 def first_count(count: int | None, concurrency: int | None, arrival: str) -> int:
@@ -578,8 +587,10 @@ def extended(workload: Workload, count: int, longest: int) -> Workload:
     return replace(other, description=f"{other.description}{clipped}{limit}", open_ended=True, cut=workload.cut)
 
 
-def continued(workload: Workload, count: int, longest: int) -> Workload | None:
-    """The same requests and further ones of a draw of their own, ``count`` in all; None where that does not suffice."""
+def continued(workload: Workload, count: int, longest: int, number: int = 0) -> Workload | None:
+    """The same requests and further ones of a draw of their own, ``count`` in all; None where that does not suffice.
+    ``number``: which of many such draws.
+    """
     drawn, before = workload.drawn, len(workload.requests)
     if type(drawn) is not Draw or drawn.count != before or workload.num_truncated:
         return None
@@ -587,8 +598,7 @@ def continued(workload: Workload, count: int, longest: int) -> Workload | None:
         return None
     if workload.classes or workload.adapters is not None:
         return None
-    apart = 15_485_863  # distance between the seeds of the parts of a run that goes on, per request before each
-    seed = drawn.seed + apart * before
+    seed = apart(drawn.seed, before, number)
     further = _labelled(workload, drawn_with(drawn, count=count - before, seed=seed), seed).requests
     limit = longest if workload.cut is None else workload.cut[1]
     if max(request.num_input + request.num_output for request in further) > limit:
