@@ -116,7 +116,7 @@ def row_of(number: int, seed: int, most: int) -> dict[str, Any]:
     row["long_steady"] = True
     assert ours.window is not None
     assert long.window is not None
-    luck = steady_luck(ours.clients, ours.workload, *ours.window)
+    luck = steady_luck(ours.clients, ours.workload, *ours.window, ours.steady.sketch)
     of_long = steady_luck(long.clients, long.workload, *long.window)
     assert ours.tpot is not None
     assert long.tpot is not None

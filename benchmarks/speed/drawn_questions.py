@@ -134,11 +134,11 @@ def near(one: float | None, other: float | None) -> bool:
 
 def luck_of_p99(made: Forecast) -> float:
     begin, end = made.window or made.steady_window
-    return float(steady_luck(made.clients, made.workload, begin, end)[4])
+    return float(steady_luck(made.clients, made.workload, begin, end, made.steady.sketch)[4])
 
 
 def compare(count: int, seed: int, times: int) -> None:
-    kept = defaultdict[str, list[bool]](list)
+    kept, counts = defaultdict[str, list[bool]](list), list[int]()
     late, drawn = 0, (each for each in questions(10**9, seed) if each[0] == "simulate")
     for _, words in zip(range(count), drawn, strict=False):
         model, gpu, size, rate = words[1], words[3], int(words[4].partition("=")[2]), float(words[6])
@@ -148,6 +148,7 @@ def compare(count: int, seed: int, times: int) -> None:
         long = infercast.simulate(model, num_requests=number, seed=1, **ask)
         if long.steady.reached:
             long = infercast.simulate(model, num_requests=number, seed=1, steady=True, **ask)
+        counts.append(len(made.workload.requests))
         late += made.steady.stopped == LATE
         kept["word"].append(made.state.word == long.state.word)
         print(f"{model} on {gpu} at {rate:g}/s: {len(made.workload.requests)} requests, {made.steady.stopped}, "
@@ -163,7 +164,7 @@ def compare(count: int, seed: int, times: int) -> None:
         kept["TTFT p99 in its luck"].append(abs(np.log(made.ttft.p99 / long.ttft.p99)) <= luck_of_p99(made))
     for name, held in kept.items():
         print(f"{name:22} {sum(held)} of {len(held)}")
-    print(f"{late} of {count} were cut by their time")
+    print(f"{late} of {count} were cut by their time; {np.mean(counts):,.0f} requests on average")
 
 
 def main() -> None:

@@ -163,7 +163,7 @@ def serve_system(
         workload = course.workload
         records = [record for records in run.records for record in records]
         steady_state, state, count = course.judge(run.clients, workload, records)
-        if count is not None and course.is_precise and steady_state.reached:
+        if course.is_precise and steady_state.reached:
             steady_state, count = steady_state._replace(stopped=steadiness.ENOUGH), None
         if count is None:
             break

@@ -43,8 +43,11 @@ class Sketch:
         self._drawn = drawn
         self.long_run: dict[str, Array] = {}  # Latencies in order, of many requests of the same draw
 
-    def of(self, numbers: Sequence[Array]) -> dict[str, Array]:
-        """Latencies of requests by their arrivals, prompts and answers: to the first token, a token, and of all."""
+    def of(self, requests: Sequence[Request]) -> dict[str, Array]:
+        return self.latencies(numbers_of(requests))
+
+    def latencies(self, numbers: Sequence[Array]) -> dict[str, Array]:
+        """Of requests by their arrivals, prompts and answers: to the first token, a token, and of all."""
         arrivals, _, outputs = numbers
         first, last = self._serve(*(each.tolist() for each in numbers))
         return {"ttft": first - arrivals, "tpot": (last - first) / np.maximum(outputs - 1, 1), "e2e": last - arrivals}
@@ -52,7 +55,7 @@ class Sketch:
     def keeps_up(self) -> bool:
         """Whether requests do not take longer and longer in a long run, which it then knows."""
         numbers = drawn_numbers(self._drawn, LONG_RUN, apart(self._drawn.seed, LONG_RUN))
-        found = {name: each[WARM:] for name, each in self.of(numbers).items()}
+        found = {name: each[WARM:] for name, each in self.latencies(numbers).items()}
         before, after = np.array_split(found["e2e"], 2)
         found["tpot"] = found["tpot"][numbers[2][WARM:] > 1]
         self.long_run = {name: np.sort(each) for name, each in found.items()}
@@ -65,7 +68,7 @@ class Sketch:
         before, known = len(workload.requests), numbers_of(workload.requests)
         sent = known[0] - known[0][0]
         start = int(np.searchsorted(sent, sent[-1] - OVERLAP * stayed))  # Those from here on are still felt later
-        seen, found = self._shares(known, self.of(known), sent >= begin), []
+        seen, found = self._shares(known, self.latencies(known), sent >= begin), []
         for number in range(max(2, min(CHOICES, SPENT // (count - start)))):
             arrivals, *lengths = drawn_numbers(self._drawn, count - before, apart(self._drawn.seed, before, number))
             if int((lengths[0] + lengths[1]).max()) > longest:
@@ -73,7 +76,7 @@ class Sketch:
                 continue
             further = before / (workload.rate or 1.0) + arrivals, *lengths
             later = [np.concatenate([each[start:], more]) for each, more in zip(known, further, strict=True)]
-            latencies, uneven = self.of(later), 0.0
+            latencies, uneven = self.latencies(later), 0.0
             for last in (stayed, 3 * stayed):  # in the end, and as far as is known when the last one is sent
                 counts = (np.arange(count - start) >= before - start) & (later[0] <= later[0][-1] - last)
                 below, whole = (seen + self._shares(later, latencies, counts)).T
@@ -177,7 +180,7 @@ def sketch_of(
     stayed = float((served.last_token - served.first_token).mean())
     for _ in range(FITTED):
         found = Sketch((slower * steps).tolist(), slower * prompt, engines * room * context, budget, drawn)
-        seen = found.of(known)
+        seen = found.latencies(known)
         slower *= (stayed / max(float((seen["e2e"] - seen["ttft"]).mean()), 1e-9)) ** CAREFULLY
     return found if found.keeps_up() else None
 

@@ -146,13 +146,13 @@ def further_requests(
         batches = Batches(served, workload, start + steady.begin, start + steady.end, steady.sketch)
         precision, known = (LIMIT_PRECISION, LIMITED_PRECISION) if medians() else (ROUGH_LIMITS * LIMIT_PRECISION, inf)
 
-        def longer(*, evened: bool = False) -> tuple[float, float]:
+        def longer() -> tuple[float, float]:
             """A factor on the length of the steady part, and by how many errors a limit is missed."""
-            limits = [] if slo is None else [*_for_slo(batches, slo, precision, known, evened=evened)]
+            limits = [] if slo is None else [*_for_slo(batches, slo, precision, known)]
             asked = [times for times, _ in limits]
             if medians():
                 for name, (fraction, target) in product(("ttft", "tpot"), ((0.5, PRECISION), (0.99, TAIL_PRECISION))):
-                    asked.append((batches.error(name, fraction, evened=evened) / target) ** 2)
+                    asked.append((batches.error(name, fraction) / target) ** 2)
                 asked.append((batches.rate_error() / RATE_PRECISION) ** 2)
             return max(asked, default=0.0) / rough**2, max((missed for _, missed in limits), default=-inf)
 
@@ -161,7 +161,9 @@ def further_requests(
             return None, ENOUGH
         if missed >= rejects:
             return None, MISSED
-        times = times if steady.sketch is None else max(longer(evened=True)[0], EVENING)
+        if steady.sketch is not None:
+            batches.evened = True
+            times = max(longer()[0], EVENING)
     else:
         times = (steady.num_needed or 2 * count) / count
     wanted = count * min(max(1.15 * times, within[0]), within[1])
@@ -173,15 +175,13 @@ def further_requests(
     return (None, CUT) if most < 1.1 * count else (two_digits(min(wanted, most)), "")
 
 
-def _for_slo(
-    batches: Batches, slo: Slo, precision: float, known: float, *, evened: bool
-) -> Iterator[tuple[float, float]]:
+def _for_slo(batches: Batches, slo: Slo, precision: float, known: float) -> Iterator[tuple[float, float]]:
     """For each limit the factor on the length that decides about it, and the errors that it is missed by."""
     for limit in slo.limits:
         values, fraction = batches.values[limit.quantity], None if limit.percentile is None else limit.percentile / 100
         if values.size:
             value = float(values.mean()) if fraction is None else quantile(values, fraction)
-            error = batches.error(limit.quantity, fraction, evened=evened)
+            error = batches.error(limit.quantity, fraction)
             room = log(limit.seconds / max(value, 1e-12))
             sure, missed_by = abs(room) / CLEAR, -room / max(error, 1e-12)
             yield (error / min(max(precision, sure), known)) ** 2, missed_by

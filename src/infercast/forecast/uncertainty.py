@@ -369,6 +369,7 @@ class Batches:
             "e2e": served.end_to_end[self.inside],
         }
         self._workload, self._served, self._ranked, self._sketch = workload, served, dict[str, Array](), sketch
+        self.evened = False  # Whether errors are those of a steady part in which the sketch shows what the long run has
         self.is_spread_out = workload.drawn is not None and workload.drawn.spread_out and self.inside.size >= LEAST_KEPT
 
     @cached_property
@@ -399,14 +400,10 @@ class Batches:
 
     @cached_property
     def _sketched(self) -> dict[str, Array]:
-        names = ("arrival", "num_input", "num_output")
-        numbers = [np.array([getattr(each, name) for each in self._workload.requests]) for name in names]
-        return {} if self._sketch is None else self._sketch.of(numbers)
+        return {} if self._sketch is None else self._sketch.of(self._workload.requests)
 
-    def error(self, name: str, fraction: float | None, *, evened: bool = False) -> float:
-        """The standard error (of the logarithm) of the mean of a latency, or of a percentile; ``evened``: of a run in
-        whose steady part the sketch shows the same as in the long run.
-        """
+    def error(self, name: str, fraction: float | None) -> float:
+        """The standard error (of the logarithm) of the mean of a latency, or of a percentile."""
         values, several = self.values[name], self.several if name == "tpot" else slice(None)
         if values.size < LEAST_KEPT or not values.any():
             return 0.0 if not values.size else 1.0
@@ -415,7 +412,7 @@ class Batches:
         middle = float(values.mean()) if fraction is None else quantile(self._ranked[name], fraction)
         scored = values / middle if fraction is None else (values <= middle).astype(float)
         if self.is_spread_out and self._sketch is not None:
-            error = self._error_beside(scored, self._sketch, name, fraction, several, evened=evened)
+            error = self._error_beside(scored, self._sketch, name, fraction, several)
         else:
             error = self._error(scored, self._places[several], self._strata[several] if self.is_spread_out else None)
         return error if fraction is None else _around(self._ranked[name], fraction, error)
@@ -452,10 +449,8 @@ class Batches:
         cut = 1.0 - self.inside.size / len(self._workload.requests)
         return sqrt(rest + cut * max(0.0, whole**2 - rest))
 
-    def _error_beside(
-        self, scored: Array, sketch: Sketch, name: str, fraction: float | None, several: Any, *, evened: bool
-    ) -> float:
-        """The same of what is left beside a sketch, with its own distance from the long run unless that is evened."""
+    def _error_beside(self, scored: Array, sketch: Sketch, name: str, fraction: float | None, several: Any) -> float:
+        """The same of what is left beside a sketch, with its own distance from the long run unless that is `evened`."""
         places, known, long = self._places[several], self._sketched[name][self.inside][several], sketch.long_run[name]
         middle = float(long.mean()) if fraction is None else float(long[int(fraction * long.size)])
         shown = known / middle if fraction is None else (known <= middle).astype(float)
@@ -470,7 +465,7 @@ class Batches:
         rest = max(_left(means, controls), float(alike.var()) / scored.size)
         off = float(found[0]) * (float(shown.mean()) - expected)
         of_long = float(found[0]) ** 2 * _left(control, self._controls) * known.size / long.size
-        return sqrt(rest + of_long + (0.0 if evened else off**2))
+        return sqrt(rest + of_long + (0.0 if self.evened else off**2))
 
 
 def _left(means: Array, controls: Array) -> float:
