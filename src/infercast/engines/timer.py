@@ -220,7 +220,10 @@ class KernelTimer:
 
     def compute(self, prefills: Prompts, num_first: int, count: int, computed: int, contexts: Contexts) -> StepEstimate:
         if self._surfaces is None or not prefills or min(prefills)[0] == 1:
-            return self(GroupShape(count, computed, contexts, prefills, num_first))
+            if self._surfaces is None or max(prefills, default=(2, 0))[0] > 1 or self.rows_a_sequence > 1:
+                return self(GroupShape(count, computed, contexts, prefills, num_first))
+            total, together = computed + sum([each for _, each in prefills]), count + len(prefills)
+            return KernelTimer.decode(self, together, total, list, 1, count + num_first)
         time_decoding, time_prompts = self._surfaces
         attention, tokens = time_prompts(prefills), count
         for new, _ in prefills:

@@ -241,18 +241,22 @@ class StagedTimeline(Timeline):
     ) -> Span:
         """Schedule a step and send it down the pipeline; the engine's own thread is free once it is scheduled."""
         planned, idle_from = self.clock, max(self.clock, self.gpu_free if self._in_turn else self._free_at[0])
-        self.clock += host.plan
+        self.clock = clock = planned + host.plan
         wake = host.wake if self.slept else 0.0
         self.slept = False
-        end, launched = self._tokens_known(plan)
-        self._launched_at[0] = max(self._launched_at[0], launched)
-        launched, stages = 0.0, []
+        end, known = self._tokens_known(plan)
+        launched_at, free_at, prepare, launching = self._launched_at, self._free_at, host.prepare, host.launch
+        launched_at[0] = known if known > launched_at[0] else launched_at[0]
+        launched, stages = 0.0, list[tuple[float, float]]()
         for stage, share in enumerate(self._shares):
-            ready = max(self.clock, self._launched_at[stage]) + host.prepare
-            first = max(ready, launched)
-            launched = self._launched_at[stage] = first + host.launch * share + wake
-            begin = max(end, first, self._free_at[stage])
-            end = self._free_at[stage] = max(begin + share * gpu_seconds, launched)
+            before, free = launched_at[stage], free_at[stage]
+            ready = (clock if clock > before else before) + prepare
+            first = ready if ready > launched else launched
+            launched = launched_at[stage] = first + launching * share + wake
+            begin = end if end > first else first
+            begin = begin if begin > free else free
+            end = begin + share * gpu_seconds
+            end = free_at[stage] = end if end > launched else launched
             stages.append((begin, end))
         self.gpu_free = end
         for sequence in plan.sampled if plan is not None else ():
@@ -265,5 +269,8 @@ class StagedTimeline(Timeline):
         """When the step's input tokens are known to the GPUs, and when the hosts were done with them."""
         if self._in_turn:
             return self.gpu_free, self._launched_at[-1]
-        known = [self._known_at.pop(each.index, (0.0, 0.0)) for each in plan.sequences] if plan is not None else []
-        return max([end for end, _ in known], default=0.0), max([launched for _, launched in known], default=0.0)
+        end = launched = 0.0
+        for each in plan.sequences if plan is not None else ():
+            ended, sent = self._known_at.pop(each.index, (0.0, 0.0))
+            end, launched = ended if ended > end else end, sent if sent > launched else launched
+        return end, launched

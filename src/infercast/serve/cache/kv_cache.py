@@ -538,6 +538,8 @@ class KvCache:
         """Let others find the blocks that these tokens fill, already while they are being computed."""
         full = num_tokens // self._common * self._in_common
         before, was = holding.named, holding.beyond
+        if full <= before and not self._peeking:
+            return
         rest = num_tokens - full * self._block_size if full else 0
         beyond = tuple([group for group in self._peeking if rest >= self._sizes[group]]) if self._peeking else ()
         if (full <= before and len(beyond) <= len(was)) or not self.caching:

@@ -239,6 +239,8 @@ class Scheduler:
         by_priority, drafts = self.policy.by_priority, self.drafts
         order = [*self.running] if by_priority else self._apart
         alone = {*self._apart} if by_priority else ()
+        moves = self.cohort.is_windowed or self.cache.shape.aligned
+        is_plain = not (by_priority or drafts or self.encoder or self.interval or moves)
         position = 0
         while position < len(order) and plan.budget > 0:
             if drafts is not None:
@@ -246,6 +248,9 @@ class Scheduler:
                 if position == len(order) or plan.budget <= 0:
                     return
             sequence = order[position]
+            if is_plain and (self._step < sequence.not_before or self._goes_on(plan, sequence)):
+                position += 1
+                continue
             new_tokens = self._next_tokens(plan, sequence) if not by_priority or sequence in alone else 0
             if new_tokens:
                 position = self._make_room(plan, order, position, new_tokens)
@@ -259,6 +264,16 @@ class Scheduler:
                         self.offload.settling.append(sequence)
                 self._schedule(plan, sequence, new_tokens)
             position += 1
+
+    def _goes_on(self, plan: Plan, sequence: Sequence) -> bool:
+        """The most frequent case: all its tokens are under way, or it has caught up and has room for one more."""
+        reached, known = sequence.num_computed + 1, sequence.num_tokens
+        if reached > known or (self._steps_under_way > 2 and self._is_last_under_way(sequence)):
+            return True
+        if reached < known or sequence.num_input >= self.longest or reached > sequence.length * self._block_size:
+            return False
+        self._schedule(plan, sequence, 1)
+        return True
 
     def _make_room(self, plan: Plan, order: list[Sequence], position: int, new_tokens: int) -> int:
         """Allocate blocks of a running sequence, preempting if there are none; returns its position, -1: no more."""
