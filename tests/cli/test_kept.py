@@ -187,7 +187,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 
 
 def test_every_option_with_a_path_is_known_to_read_or_to_write() -> None:
-    reading = {"--trace", "--anchors", "--measurements", "--kernel-file", "--calibration", "--prices"}
+    reading = {"--trace", "--anchors", "--measurements", "--kernel-file", "--calibration", "--prices", "--arrivals-of"}
     for name in kept.COMMANDS:
         command = COMMANDS[name].load()
         paths = {option.spelled for option in command.options() if option.type in (Path, list[Path])}  # type: ignore[attr-defined]
