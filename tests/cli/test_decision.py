@@ -126,7 +126,7 @@ def test_layouts_say_what_a_simulation_says(answered: Any) -> None:
     alone = answered(*ONE, "--slo", SLO, "--price-per-gpu-hour", 2, "--json").json
     for key in ("slo_attainment", "slo_odds", "slo_headroom", "usd_per_million_output_tokens"):
         assert rows[0][key] == pytest.approx(alone[key])
-    text = answered(*words, "--slo", SLO).out
+    text = " ".join(answered(*words, "--slo", SLO).out.split())
     for name in ("SLO kept", "odds", "$/h", "$/M output", "no price of h20 is known", "2026-08-22"):
         assert name in text
     assert "SLO" not in answered(*words).out

@@ -57,7 +57,7 @@ ADDED = {
         for name in ("ttft", "tpot")
     },
     "": "headline stopped output_tokens_per_s_per_gpu "
-    "gpus host_bound link router slo slo_attainment goodput_requests_per_s slo_odds "
+    "api gpus host_bound link router slo slo_attainment goodput_requests_per_s slo_odds "
     "slo_headroom "
     "usd_per_hour usd_per_request usd_per_million_output_tokens usd_per_million_input_tokens usd_per_million_tokens "
     "speculation tier_hit_rate watts_per_gpu peak_watts_per_gpu joules_per_output_token joules_per_token "

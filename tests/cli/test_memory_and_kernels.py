@@ -11,7 +11,7 @@ MEMORY_KEYS = {
     "kv_bytes_per_token", "kv_bytes_per_token_beyond_windows", "num_gpu_blocks", "block_size", "block_sizes",
     "state_groups", "state_bytes_per_sequence",
     "block_bytes", "windows", "longest_sequence", "most_sequences", "context", "max_model_len", "fits", "problem",
-    "assumed", "notes",
+    "assumed", "notes", "load_seconds",
 }  # fmt: skip
 STEP_KEYS = {
     "deployment", "num_tokens", "padded_tokens", "launch", "gpu_us", "gpu_low_us", "gpu_high_us", "gap_us", "host_us",
