@@ -258,8 +258,8 @@ def kept_full(
     least_counted = 300
     rounds = ceil(max(least_counted, seats / 2) / len(one_round))
     before, counted = seats + (seats // 2 if step_by_step else seats), rounds * len(one_round)
-    fresh = (replace(request, arrival=0.0) for request in cycle(one_round))
-    requests = [*_half_answered(one_round, seats), *islice(fresh, before - seats + counted)]
+    fresh = [replace(request, arrival=0.0) for request in one_round]
+    requests = [*_half_answered(one_round, seats), *islice(cycle(fresh), before - seats + counted)]
     with np.errstate(over="ignore"):  # on a GPU described as slow beyond measure, sums of times have no number
         starts = np.sort(serve(Workload(tuple(requests))).first_token)
     return counted / float(starts[before + counted - 1] - starts[before - 1])

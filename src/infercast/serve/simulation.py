@@ -221,7 +221,7 @@ def no_garbage() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-            swept_every = 16  # Runs after which what forecasts leave is collected: Python alone waits for gigabytes
+            swept_every = 64  # Runs after which what forecasts leave is collected: Python alone waits for gigabytes
             if next(_num_runs) % swept_every == 0:
                 gc.collect()
 
