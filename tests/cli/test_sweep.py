@@ -2,6 +2,7 @@
 
 import csv
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +121,12 @@ def test_elasticities_are_one_table(answered: Any) -> None:
     assert {row["number"] for row in found["elasticities"]} >= {"sms", "dram_bandwidth", "host_speed", "power_limit_w"}
     assert "takes no --rates" in answered(*words, "--rates", "1,2").sentence
     assert "tpot mean" in answered(*words).out
+
+
+def test_a_chip_is_designed_and_written(answered: Any, tmp_path: Path) -> None:
+    words = ("design", *WORDS[1:], "--concurrency", 2, "--vary", "sms=0.5x,1x", "--cost", "sms")
+    found = answered(*words, "--json").json
+    assert [row["chip"] for row in found["chips"]] == ["sms=0.5x", "sms=1x"]
+    answered(*words, "--chip-out", tmp_path / "chip.toml")
+    assert 'base = "l4"' in (tmp_path / "chip.toml").read_text()
+    assert "--chip-out" in answered(*words, "--chip-out", tmp_path / "chip.txt").sentence

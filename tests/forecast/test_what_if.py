@@ -1,6 +1,9 @@
 """What-if: chips that differ in a few numbers, and two runs whose difference is explained kernel by kernel."""
 
+import re
+from collections import Counter
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -13,12 +16,15 @@ from infercast.forecast.compare import compare_runs, compare_steps, reasons, sid
 from infercast.forecast.cost import price_of
 from infercast.forecast.deploy import deploy, deploy_changed, parse_changes
 from infercast.forecast.explain.step_log import watch_run
-from infercast.forecast.kernels import decode_shape, estimate_step
+from infercast.forecast.kernels import decode_shape, estimate_step, prefill_shape, step_calls
 from infercast.forecast.system import system_of
 from infercast.hardware import load_gpu
 from infercast.hardware.gpu import PROPERTIES, changed_gpu
 from infercast.ops import Gemm
+from infercast.predict.estimate import exposed_seconds
 from infercast.predict.learned import Changed, make_predictor
+from infercast.predict.roofline import overlapped_share, pipe_limits
+from infercast.serve.step import StepShape
 from infercast.serve.workload.synthetic import synthetic_workload
 
 SETTINGS = infercast.EngineSettings(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=4096)
@@ -160,6 +166,76 @@ def test_a_reason_for_both_sides_is_said_once() -> None:
     said = reasons(side_by_side((run, run), ("one", "two")))
     assert len(said) == len({*said})
     assert any("was not measured" in sentence for sentence in said)
+
+
+MODELS = [("llama-3.1-8b", 2), ("qwen3-30b-a3b", 1), ("deepseek-v2-lite", 1)]
+
+
+def of_step(model: str, tensor: int, shape: StepShape, change: str = "") -> dict[str, float]:
+    call = partial(deploy, model, "h200-sxm", SETTINGS, tensor_parallel_size=tensor)
+    found = estimate_step(deploy_changed(call, parse_changes(change)) if change else call(), shape)
+    spent = dict[str, float]()
+    for each in found.kernels:
+        spent[each.name] = spent.get(each.name, 0.0) + each.seconds
+    return spent
+
+
+@pytest.mark.parametrize(("model", "tensor"), MODELS)
+@pytest.mark.parametrize("shape", [decode_shape(1, 500), decode_shape(64, 500), prefill_shape(2000)])
+def test_kernels_side_by_side_are_no_faster_than_each_alone_or_any_pipe(
+    model: str, tensor: int, shape: StepShape
+) -> None:
+    deployment = deploy(model, "h200-sxm", SETTINGS, tensor_parallel_size=tensor)
+    predictor, gpu = deployment.predictor, deployment.gpu
+    calls = step_calls(deployment, shape).by_tokens
+    for both in combinations(calls, 2):
+        alone = [float(np.ravel(exposed_seconds(call, predictor.seconds(call.op, gpu)))[0]) for call in both]
+        together = float(np.ravel(overlapped_share(both, predictor, gpu))[0]) * sum(alone)
+        assert max(alone) * (1 - 1e-9) <= together <= sum(alone) * (1 + 1e-9)
+        pipes = Counter[str]()
+        for call in both:
+            for pipe, seconds in pipe_limits(call.op, gpu).items():
+                pipes[pipe] += call.count * float(np.ravel(seconds)[0])
+        assert together >= min(max(pipes.values()), sum(alone)) * (1 - 1e-9)
+
+
+def test_kernels_side_by_side_leave_the_others_as_they_are() -> None:
+    alone, both = (of_step("llama-3.1-8b", 2, decode_shape(64, 500), change) for change in ("", "overlap=norm+o_proj"))
+    assert {name for name in alone if abs(both[name] / alone[name] - 1) > 1e-3} == {"norm", "o_proj"}
+    assert both["norm"] + both["o_proj"] >= max(alone["norm"], alone["o_proj"]) * 0.99
+
+
+def test_what_is_dropped_takes_no_time_and_what_is_fused_no_longer_than_both() -> None:
+    for shape in (decode_shape(64, 500), prefill_shape(2000)):
+        alone = of_step("llama-3.1-8b", 1, shape)
+        without = of_step("llama-3.1-8b", 1, shape, "drop=rope+norm")
+        assert alone.keys() - without.keys() == {"rope", "norm"}
+        fused = of_step("llama-3.1-8b", 1, shape, "fuse=gate_up_proj+activation;o_proj+norm")
+        assert "activation" not in fused  # all that it reads is what the product had written
+        assert alone["norm"] / 4 < fused["norm"] < alone["norm"]  # half of the norms, and those keep the residual
+        best = of_step("llama-3.1-8b", 1, shape, "at_ceiling=all")
+        assert all(best[name] <= alone[name] * 1.02 for name in alone)
+
+
+def test_runs_feel_kernels_that_nobody_has() -> None:
+    load: Any = {"rate": 6, "num_requests": 30, "seed": 1}
+    plain = infercast.simulate("llama-3.1-8b", gpu="l40s", **load)
+    for change in ({"drop": "activation"}, {"overlap": "gate_up_proj+activation"}, {"at_ceiling": "all"}):
+        assert infercast.simulate("llama-3.1-8b", gpu="l40s", **load, **change).tpot.mean < plain.tpot.mean
+
+
+def test_kernels_that_are_not_there_or_cannot_be_joined_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown kernel of llama-3\.1-8b 'nrom'; did you mean norm"):
+        deploy("llama-3.1-8b", "l40s", drop="nrom")
+    for what, names in (("fuse", "norm"), ("overlap", "norm+norm"), ("overlap", "attention+norm")):
+        with pytest.raises(
+            InputError, match=rf"{what} {re.escape(names)} must be two kernels or more, none of attention"
+        ):
+            deploy("llama-3.1-8b", "l40s", **{what: names})
+    with pytest.raises(InputError, match="drop: attention cannot be left out"):
+        deploy("llama-3.1-8b", "l40s", drop="norm+attention")
+    with pytest.raises(InputError, match=r"fuse qkv_proj\+o_proj: one of two neighbours must work value by value"):
+        deploy("llama-3.1-8b", "l40s", fuse="qkv_proj+o_proj").simulate(rate=1, num_requests=2)
 
 
 def test_odd_numbers_of_bits_lie_between_those_that_were_measured() -> None:

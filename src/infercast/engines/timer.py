@@ -45,7 +45,7 @@ from infercast.predict.board_power import (
     throttle_fraction,
 )
 from infercast.predict.estimate import exposed_seconds, padded
-from infercast.predict.roofline import Predictor
+from infercast.predict.roofline import Predictor, overlapped_share
 from infercast.serve.step import (
     ChangedTimer,
     Contexts,
@@ -157,7 +157,7 @@ class KernelTimer:
         found = padded_in(config, layout, gpu)
         self._padded = [found.get(name, Padding()) for name in by_sequence]
         self._is_padded, self._not_padded = any(each.per_key for each in self._padded), [0.0] * len(self._padded)
-        tabled = self._time_table(by_tokens, token_sizes, max_tokens)
+        tabled = self._overlapped(self._time_table(by_tokens, token_sizes, max_tokens), by_tokens, token_sizes)
         waits = deployment.weight_waits(np.arange(max_tokens + 1), tabled.sum(axis=1))
         self.kernels: tuple[tuple[str, str], ...] = (
             *((call.name, call.op.family) for call in by_tokens),
@@ -368,6 +368,13 @@ class KernelTimer:
             column = self._attention_names[call.name]
             seconds[:, column] += exposed_seconds(call, grid_seconds(self._predictor, call.op, self._gpu))
         return seconds
+
+    def _overlapped(self, table: Table, calls: list[Call], sizes: Table) -> Table:
+        for names in self._config.edits.overlap:
+            places = [place for place, call in enumerate(calls) if call.name in names]
+            share = overlapped_share([calls[place] for place in places], self._predictor, self._gpu)
+            table[:, places] *= np.interp(np.arange(len(table)), sizes, share)[:, None]
+        return table
 
     def _time_table(self, calls: list[Call], sizes: Table, most: int) -> Table:
         """Seconds of each kernel (columns) for each size up to ``most`` (rows), over all launches of the step."""

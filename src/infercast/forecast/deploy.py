@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+import numpy as np
+
 from infercast.engines.base import Deployment, Engine, engine_named, engine_of, engines
 from infercast.engines.base import build_deployment as deploy_resolved
 from infercast.engines.host import HostCosts, read_host
@@ -27,7 +29,7 @@ from infercast.lazy_classes import TypedDict, dataclass, fields, replace
 from infercast.models.images import parse_images
 from infercast.models.layout import ParallelLayout, with_base
 from infercast.models.read import read_model, read_object, with_states
-from infercast.models.spec import GREEDY, SORTED, TOP_P, ModelConfig
+from infercast.models.spec import GREEDY, SORTED, TOP_P, Edits, ModelConfig
 from infercast.predict.learned import Changed, make_predictor, ordering, power_limited
 from infercast.predict.roofline import Predictor, Typical
 from infercast.serve import Workload
@@ -64,6 +66,9 @@ class ModelOptions(TypedDict, total=False):
     gdn_prefill_backend: str
     runner: str
     task: str
+    drop: str | None
+    fuse: str | None
+    overlap: str | None
 
 
 class PlaceOptions(ModelOptions, total=False):
@@ -86,6 +91,7 @@ class PlaceOptions(ModelOptions, total=False):
     host: HostSource
     engine: str | None
     calibration: Path | str | Calibration | None
+    at_ceiling: str | None
 
 
 class DeployOptions(PlaceOptions, total=False):
@@ -136,9 +142,15 @@ def load_model(source: ModelSource, *, engine: Engine | None = None, **options: 
         sampling = SORTED if engine.fact("sorts_logits") else GREEDY
     if sampling != SAMPLINGS[0]:
         model = replace(model, sampling=sampling)
+    model = replace(model, edits=_edits_of(given)) if any(given[name] for name in Edits._fields) else model
     if (routing := given["expert_routing"]) == ROUTINGS[0]:
         return model
     return model.with_experts(lambda experts: replace(experts, routing=routing))
+
+
+def _edits_of(given: Mapping[str, Any]) -> Edits:
+    texts = (given[name] or "" for name in Edits._fields)
+    return Edits(*(tuple(tuple(each.split("+")) for each in text.split(";") if each) for text in texts))
 
 
 def _checked(options: Mapping[str, Any], names: Any) -> dict[str, Any]:
@@ -251,7 +263,32 @@ def put_on(
     known = make_predictor(predictor, chosen.family) if isinstance(predictor, str) else predictor
     machine = host_of(chosen, asked["host"], device)
     how: Any = {"over_http": asked["api_server"], "chat": asked["chat"], "partition": cut}
-    return deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
+    made = deploy_resolved(config, device, wanted, layout, power_limited(known, device), machine, **how)
+    return _with_kernels(made, asked["at_ceiling"]) if asked["at_ceiling"] or config.edits.names else made
+
+
+def _with_kernels(made: Deployment, at_ceiling: str | None) -> Deployment:
+    """The same with kernels at their ceilings, if those that are to be changed are there."""
+    from infercast.models.lower import step_calls, token_calls  # noqa: PLC0415 - few runs ask for kernels that nobody has
+    from infercast.predict.ceilings import AtCeiling, default_ceilings, signature_of  # noqa: PLC0415
+
+    best = at_ceiling.split("+") if at_ceiling else []
+    plain = replace(made.model, edits=Edits())
+    calls = step_calls(plain, made.layout, np.array([2, 1]), np.array([2, 2]), sampled=2)
+    known = dict.fromkeys(call.name for call in calls)
+    edits, by_tokens = made.model.edits, {call.name for call in token_calls(plain, made.layout, 2)}
+    if strange := [name for name in (*edits.names, *best) if name not in known and name != "all"]:
+        raise UnknownNameError(f"kernel of {made.model.name}", strange[0], known)
+    apart = [name for name in known if name not in by_tokens]
+    for what, names in [*(("fuse", each) for each in edits.fuse), *(("overlap", each) for each in edits.overlap)]:
+        if len({*names}) < 2 or not by_tokens.issuperset(names):
+            raise InputError(f"{what} {'+'.join(names)} must be two kernels or more, none of {', '.join(apart)}")
+    if lost := [name for names in edits.drop for name in names if name in apart]:
+        raise InputError(f"drop: {lost[0]} cannot be left out; see --at-ceiling")
+    if not best:
+        return made
+    chosen = None if "all" in best else {signature_of(call.op) for call in calls if call.name in best}
+    return replace(made, predictor=AtCeiling(made.predictor, default_ceilings(), chosen))
 
 
 def call_of(deployment: Deployment) -> partial[Deployment]:

@@ -23,6 +23,7 @@ from infercast.ops.op import rejection, tensor_rate_of
 from infercast.predict.board_power import THROTTLED, BoardPower, board_under, throttle, throttle_decoding, weight_of
 from infercast.predict.estimate import SOURCES, Estimate, exposed_seconds, kind_of, total
 from infercast.predict.families import families_of
+from infercast.predict.roofline import overlapped_share
 from infercast.serve import Record
 from infercast.serve.fleet.two_pools import taken_in
 from infercast.serve.record import PhaseTotals
@@ -181,6 +182,12 @@ def estimate_shape(deployment: Deployment, shape: StepShape, *, explain: bool = 
     """Estimate every kernel of one step, whatever the settings allow."""
     calls = step_calls(deployment, shape)
     estimated = tuple(_estimate_call(deployment, call, explain) for call in calls.all)
+    for names in deployment.model.edits.overlap:
+        beside = [call for call in calls.by_tokens if call.name in names]
+        share = float(np.ravel(overlapped_share(beside, deployment.predictor, deployment.gpu))[0])
+        estimated = tuple(
+            replace(each, estimate=each.estimate.scaled(share)) if each.name in names else each for each in estimated
+        )
     kernels = _throttled(deployment, calls.by_tokens, estimated, is_decode=shape.is_decode)
     gpu = total((kernel.estimate, kernel.count) for kernel in kernels)
     gap, host = deployment.host_model.gap_seconds, deployment.host_cost(shape)

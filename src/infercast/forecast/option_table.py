@@ -83,6 +83,7 @@ session = partial(Option, panel="Sessions, classes and adapters", shows_default=
 facility, decision = partial(Option, panel="Energy"), partial(Option, panel="SLO and cost")
 file, axis = partial(Option, panel="Files"), partial(Option, panel="What changes")
 fleet, work = partial(Option, panel="Fleet"), partial(Option, panel="Workers")
+change = partial(Option, panel="Kernels that nobody has")
 
 # A row has as many lines as it needs: what it is, and below that its field on the page.
 # fmt: off
@@ -294,6 +295,13 @@ DEPLOYMENT = (
     Option("kernel_file", list,
            "A kernel of `infercast kernel fit` in place of a family's (my.json@gemm), or on top (my.json@+gemm).", (),
            metavar="FILE@FAMILY", shows_default=False),
+    change("drop", str, "Kernels of a step to do without: NAME, or NAME+NAME.", metavar="NAMES", what_if=True),
+    change("fuse", str, "Neighbours as one kernel, by what need not move: gate_up_proj+activation; more after a ;.",
+           metavar="NAMES", what_if=True),
+    change("overlap", str, "Kernels side by side, as well as the GPU could: experts+shared_down_proj; more after a ;.",
+           metavar="NAMES", what_if=True),
+    change("at_ceiling", str, "Kernels as good as the best of their shape: NAME, NAME+NAME, or all.", metavar="NAMES",
+           what_if=True),
     Option("host", str, "Your CPU: a name of `infercast hosts`, a host.json or a .toml file.", catalogue="hosts",
            page=Page("Host CPU", "hardware", "The CPU of the server, by name.", questions=RUNS)),
     Option("calibration", Path, "What `infercast calibrate` learned from your own results."),
@@ -436,5 +444,6 @@ OPTIONS: dict[str, Option] = {option.name: option for group in reversed(GROUPS) 
 OURS_ALONE = {
     "network", "pcie_topology", "api_server", "chat", "expert_routing", "sampling", "engine", "prompts_first",
     "cudagraph_mode", "acceptance", "dummy_weights", "host", "predictor", "calibration",
+    "drop", "fuse", "overlap", "at_ceiling",
 }  # fmt: skip
 """Options of ours that are no flags of an engine."""

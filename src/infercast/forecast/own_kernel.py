@@ -69,22 +69,29 @@ def _compute(node: ast.expr, sizes: Mapping[str, Array]) -> Any:
     raise ValueError(f"{ast.unparse(node)} is no number, no function ({', '.join(FUNCTIONS)}) and none of its sizes")
 
 
+def value_of(formula: str, sizes: Mapping[str, Array], what: str, *, may_be_zero: bool = False) -> Array:
+    """A formula over columns, or one sentence about it."""
+    try:
+        if len(formula) > LONGEST_WORK:
+            raise ValueError(f"it has more than {LONGEST_WORK} characters")
+        with np.errstate(all="ignore"):
+            value = _compute(ast.parse(formula, mode="eval").body, sizes) + 0.0 * next(iter(sizes.values()))
+        if not np.all(np.isfinite(value) & (value >= 0) & ((value > 0) | may_be_zero)):
+            raise ValueError("it must be above 0 and finite for every row")
+    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as problem:
+        why = problem if type(problem) is ValueError else "it is no arithmetic"
+        raise InputError(f"{what} {formula[:80]!r} cannot be used over {', '.join(sizes)}: {why}") from None
+    return np.asarray(value)
+
+
 def amounts_of(work: str, sizes: Mapping[str, Array]) -> dict[str, Array]:
     """What launches do, by ``bytes=...; flops=...; tiles=...``; nothing for an empty text."""
     found: dict[str, Array] = {}
     for part in filter(str.strip, work.split(";")):
         name, _, formula = (each.strip() for each in part.partition("="))
-        try:
-            if name not in WORK or len(work) > LONGEST_WORK:
-                raise ValueError(f"it must be NAME=FORMULA with one of {', '.join(WORK)}, in {LONGEST_WORK} characters")
-            with np.errstate(all="ignore"):
-                value = _compute(ast.parse(formula, mode="eval").body, sizes) + 0.0 * next(iter(sizes.values()))
-            if not np.all(np.isfinite(value) & (value >= 0) & ((value > 0) | (name == "flops"))):
-                raise ValueError("it must be above 0 and finite for every row")
-        except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError) as problem:
-            why = problem if type(problem) is ValueError else "it is no arithmetic"
-            raise InputError(f"work {part.strip()[:80]!r} cannot be used over {', '.join(sizes)}: {why}") from None
-        found[name] = value
+        if name not in WORK:
+            raise InputError(f"work {part.strip()[:80]!r} must be NAME=FORMULA with one of {', '.join(WORK)}")
+        found[name] = value_of(formula, sizes, "work", may_be_zero=name == "flops")
     if "tiles" in found and len(found) == 1:
         raise InputError("work needs bytes or flops beside tiles")
     return found

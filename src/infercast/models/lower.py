@@ -8,14 +8,16 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 
+from infercast.errors import InputError
 from infercast.lazy_classes import fields, replace
 from infercast.models.layout import ParallelLayout, Shard
 from infercast.models.mixers.mixer import Mixer, SequenceBatch
-from infercast.models.spec import SORTED, AdapterSlots, ModelConfig, Stack
+from infercast.models.spec import SORTED, AdapterSlots, Edits, ModelConfig, Stack
 from infercast.ops import Call, Collective, Elementwise, Gemm, HyperConnection
 from infercast.ops.op import Lengths, Size, bytes_of, embedding, gated_activation, norm, sampling, sorted_sampling
 
@@ -85,7 +87,39 @@ def token_calls(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> li
         joined = HyperConnection(tokens, hidden=config.hidden, streams=streams, half="pre")
         calls.append(Call("hyper_head", joined))
     calls.append(Call("final_norm", norm(tokens, config.hidden, residual=True, dtype=base)))
-    return merge(calls)
+    return edited(merge(calls), config.edits) if config.edits.names else merge(calls)
+
+
+def edited(calls: list[Call], edits: Edits) -> list[Call]:
+    """The same kernels without dropped ones, and with what is left to move of those that are fused."""
+    calls = [call for call in calls if not any(call.name in names for names in edits.drop)]
+    for first, second in (pair for names in edits.fuse for pair in pairwise(names)):
+        before, after = (next((call for call in calls if call.name == name), None) for name in (first, second))
+        if before is not None and after is not None:
+            calls = _fused(calls, before, after)
+    return calls
+
+
+def _fused(calls: list[Call], before: Call, after: Call) -> list[Call]:
+    """What the first writes and the second reads is moved no more; the one that works value by value has the rest."""
+    is_last = isinstance(after.op, Elementwise)
+    own, other = (after, before) if is_last else (before, after)
+    if not isinstance(own.op, Elementwise):
+        raise InputError(
+            f"fuse {before.name}+{after.name}: one of two neighbours must work value by value, as norms and activations"
+        )
+    common = own.op.read_per_row if is_last else own.op.written_per_row
+    moved = other.op.bytes_written if is_last else other.op.bytes_read
+    if isinstance(other.op, Gemm) and not is_last:
+        moved = other.op.m * other.op.k * bytes_of(other.op.dtype)  # without its weights
+    common = min(common, float(np.ravel(np.asarray(moved) / own.op.rows)[0]))
+    read, written = (max(each - common, 0.0) for each in (own.op.read_per_row, own.op.written_per_row))
+    number, launch = min(own.count, other.count), 2e-6
+    left = [replace(own, count=own.count - number)] if own.count > number else []
+    if read or written:
+        op = replace(own.op, read_per_row=read, written_per_row=written)
+        left.append(replace(own, op=op, count=number, saved=launch))
+    return [each for call in calls for each in (left if call is own else [call])]
 
 
 def _layer_inputs(config: ModelConfig, layout: ParallelLayout, tokens: Size) -> list[Call]:

@@ -42,6 +42,18 @@ class Stack:
         return self.streams * self.streams * (2 + self.streams) if self.streams > 1 else 0
 
 
+class Edits(NamedTuple):
+    """Kernels by name that steps do without, that are one with their neighbours, and that run side by side."""
+
+    drop: tuple[tuple[str, ...], ...] = ()
+    fuse: tuple[tuple[str, ...], ...] = ()
+    overlap: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [name for groups in self for group in groups for name in group]
+
+
 @dataclass(frozen=True, slots=True)
 class VisionPart:
     """The image encoder of a language model: what it takes in memory, and what it computes."""
@@ -101,6 +113,7 @@ class ModelConfig(ResultMixin):
     notes: tuple[str, ...] = ()  # What was left out or assumed, in words: ``vision tower left out``
     assumed: str = ""  # What a checkpoint's name or an unknown architecture was taken to mean; one of the notes
     adapters: AdapterSlots | None = None  # LoRA adapters that an engine has room for
+    edits: Edits = Edits()  # What is asked of its kernels
 
     def _words(self) -> str:
         return f"{self.name}, {self.architecture}, {self.layers} layers, {self.weights.name}"

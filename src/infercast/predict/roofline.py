@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, reduce
 from math import exp, inf, log
@@ -11,10 +12,10 @@ import numpy as np
 
 from infercast.bundled import read_data
 from infercast.hardware import Gpu
-from infercast.ops import Op
+from infercast.ops import Call, Op
 from infercast.ops.op import Quantity, tensor_rate_of
 from infercast.predict.array_api import Number
-from infercast.predict.estimate import Estimate
+from infercast.predict.estimate import Estimate, exposed_seconds
 from infercast.predict.families import families_of, family_of
 from infercast.predict.families.family import Array, Pipes
 
@@ -79,6 +80,19 @@ class Predictor(Protocol):
     def seconds(self, op: Op, gpu: Gpu) -> Quantity: ...  # The same without interval and reason, for many operators
     def explain(self, op: Op, gpu: Gpu) -> dict[str, float]:
         """The terms of one estimate: seconds of each pipe, and what their sum is multiplied by (``efficiency``)."""
+
+
+def overlapped_share(calls: Sequence[Call], predictor: Predictor, gpu: Gpu) -> Quantity:
+    """What is left of the time of kernels that run side by side instead of one after the other, at best: as long as
+    the longest, and as each pipe of the GPU has work from all of them.
+    """
+    each = [np.asarray(exposed_seconds(call, predictor.seconds(call.op, gpu))) for call in calls]
+    busy: dict[str, Any] = {}
+    for call in calls:
+        for name, seconds in pipe_limits(call.op, gpu).items():
+            busy[name] = busy.get(name, 0.0) + call.count * seconds
+    least: Quantity = reduce(np.maximum, [*each, *busy.values()])
+    return np.minimum(1.0, least / np.maximum(sum(each), 1e-12))
 
 
 class Adjusted:

@@ -172,6 +172,7 @@ def _plain(name: str, value: Any) -> str:
 
 
 RENDERERS = {
+    "Design": terminal.Renderers(plain_dict, plain_tables, rows="chips"),
     "Elasticities": terminal.Renderers(plain_dict, plain_tables, rows="elasticities"),
     "Estimate": terminal.Renderers(plain_dict, plain_tables),
     "OwnKernel": terminal.Renderers(plain_dict, plain_tables),

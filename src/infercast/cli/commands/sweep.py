@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from infercast.cli.outputs import Form, check_files, print_answer, print_result,
 from infercast.errors import InputError
 from infercast.forecast import sweep as sweeps
 from infercast.forecast.cost import facility_of, slo_of, tariff_of
-from infercast.forecast.elasticities import elasticities
+from infercast.forecast.elasticities import design, elasticities
 from infercast.forecast.option_table import (
     COST,
     DEPLOYMENT,
@@ -27,6 +27,7 @@ from infercast.forecast.option_table import (
     Option,
 )
 from infercast.forecast.progress import share_of_time, time_budget
+from infercast.report.files import check_writable, write_whole
 from infercast.report.sweep import break_even_dict, render_break_even
 from infercast.serve.workload.request import Workload
 
@@ -83,6 +84,29 @@ def _print_elasticities(ctx: options.Context, form: Form, given: dict[str, Any])
         raise InputError(f"--elasticities gives one table (--format csv) and takes no {idle[0]}; leave it out")
     with time_budget(options.time_limit_of(ctx)):
         print_answer(form, _run(ctx, elasticities, given, "elasticities", 26))
+
+
+@options.with_options(
+    PLACE,
+    Option("vary", list, "Numbers of the chip and values of each; all combinations are tried.", ...,
+           metavar="NAME=A:B:N", panel="What changes"),
+    Option("cost", str, "What a chip costs, over shares of what it has now: '0.6*sms + 0.4*dram_bandwidth'.", ...,
+           metavar="FORMULA", panel="What changes"),
+    Option("budget", float, "The most that a chip may cost; default: no limit.", panel="What changes"),
+    Option("chip_out", Path, "Write the best chip as a GPU file (.toml).", panel="Files"),
+    *(LAYOUT, WORKLOAD, COST, ENGINE_ARGS, DEPLOYMENT, TIME),
+)  # fmt: skip
+def design_command(ctx: options.Context, *, chip_out: Path | None, form: Form, **given: Any) -> None:
+    if chip_out is not None:
+        check_writable(chip_out, "--chip-out", (".toml",))
+    vary = {name: ",".join(values) for name, values in _split_settings(ctx, [], given["vary"]).items()}
+    total = prod(len(values.split(",")) for values in vary.values())
+    along = {"vary": vary, "cost": given["cost"], "budget": inf if given["budget"] is None else given["budget"]}
+    with time_budget(options.time_limit_of(ctx)):
+        found = _run(ctx, design, given, "design", total, **along)
+        if chip_out is not None:
+            write_whole(chip_out, [found.toml()])
+        print_answer(form, found)
 
 
 def _split_settings(ctx: options.Context, given: list[str], ranges: list[str]) -> dict[str, tuple[str, ...]]:
