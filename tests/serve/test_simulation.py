@@ -258,6 +258,6 @@ def test_progress_is_told_of_requests_and_the_clock() -> None:
 def test_what_forecasts_leave_is_swept_now_and_then(monkeypatch):
     swept = []
     monkeypatch.setattr(gc, "collect", lambda: swept.append(1))
-    for _ in range(3 * 16):
+    for _ in range(3 * 64):
         serve(replica_of(), Request(0.0, 4, 4))
     assert len(swept) == 3
