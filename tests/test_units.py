@@ -125,8 +125,8 @@ def test_answers_are_made_json_in_one_place():
     source = Path(__file__).parents[1] / "src" / "infercast"
     keys = {
         "web/workers.py", "web/answers.py", "web/state.py", "calibration/readers.py",
-        "emulate/answers.py", "emulate/prompts.py", "web/limits.py",
-    }  # keys of caches, defaults, texts of prompts and answers, and what is no text  # fmt: skip
+        "emulate/answers.py", "emulate/prompts.py",
+    }  # keys of caches, defaults, and texts of prompts and answers  # fmt: skip
     files = [
         path for part in ("cli", "report", "web", "emulate", "calibration") for path in (source / part).rglob("*.py")
     ]

@@ -66,7 +66,10 @@ def test_priorities_change_nothing_where_there_are_none(infercast: Any) -> None:
     ("words", "sentence"),
     [
         (("-dcp", 2), "--decode-context-parallel-size 2 is not modelled; leave it at 1"),
-        (("--scheduling-policy", "lifo"), "unknown scheduling policy 'lifo'; known: deadline, fcfs, priority"),
+        (
+            ("--scheduling-policy", "lifo"),
+            "unknown scheduling policy 'lifo'; known: deadline, fcfs, priority, shortest_prompt",
+        ),
         (("-cc", "{"), "--compilation-config must be a JSON object, not '{'"),
         (("-cc", "[]"), "--compilation-config must be a JSON object, not '[]'"),
         (("-cc", '{"cudagraph_mode": "FULL"}'), "unknown cudagraph_mode 'full'"),

@@ -139,7 +139,7 @@ async def read_document(receive: Receive, headers: Any, largest: int = LARGEST_B
     try:
         document = json.loads(text, parse_constant=_no_constant)
         if b"\\ud" in text.lower():  # half of a surrogate pair is no text
-            json.dumps(document, ensure_ascii=False).encode()
+            json_text(document, ensure_ascii=False).encode()
     except RecursionError:
         raise Problem(400, "JsonError", "the body is nested too deeply") from None
     except (ValueError, UnicodeDecodeError) as problem:
